@@ -1,5 +1,5 @@
-/* Which PSNs of a flow were never seen: an ascending list of ranges below
- * next_psn. The list is short; what no longer fits is a count. */
+/* Missing PSNs of a flow: an ascending list of ranges below next_psn. The list is short; ranges
+ * that no longer fit are only counted. */
 #include "fc_flow_ops.h"
 
 bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn)
@@ -7,7 +7,7 @@ bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn)
 	return fc_holes_missing_in(flow, psn, psn + 1) != 0;
 }
 
-/* Everything outside [first_psn, next_psn) counts as missing too. */
+/* Everything outside [first_psn, next_psn) also counts as missing. */
 uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	uint64_t missing = 0;
@@ -41,7 +41,7 @@ static void remove_hole(struct fc_flow *flow, uint64_t at)
 		(flow->holes_used - at) * sizeof flow->holes[0]);
 }
 
-/* Puts a range at its place; the oldest gives way when the list is full. */
+/* Inserts a range; if the list is full the oldest range is dropped. */
 static void add_hole(struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	if (flow->holes_used == FC_FLOW_HOLES) {
@@ -61,7 +61,7 @@ static void add_hole(struct fc_flow *flow, uint64_t start, uint64_t stop)
 	flow->holes_used++;
 }
 
-/* Takes [start, stop) out of the list; false if nothing of it was there. */
+/* Removes [start, stop) from the list; false: nothing of it was listed. */
 static bool fill(struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	bool found = false;
@@ -114,7 +114,7 @@ bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start
 	}
 	fc_touch_holes(parser, flow);
 	if (start > flow->next_psn) {
-		/* A flow without messages has no gaps worth knowing. */
+		/* Gaps do not matter in a flow without messages. */
 		if (flow->has_writes || flow->has_sends)
 			add_hole(flow, flow->next_psn, start);
 		flow->next_psn = stop;

@@ -1,12 +1,12 @@
-/* Every message gets one home, when its first packet comes; the choice is kept,
- * so that all its packets go the same way. */
+/* The home of a message: where its packets go (staging, shard, ignored, dropped). It is chosen
+ * with the first packet and stored, so that all packets go the same way. */
 #include "fc_ll128.h"
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
 #define FLAG_SHIFT 32
 
-/* Will `step`, which has no generation, never have one again? */
+/* Whether `step`, which has no generation now, will never have one again. */
 static bool is_past(const struct fc_extractor *x, uint64_t step)
 {
 	if (!x->shard)
@@ -64,7 +64,8 @@ uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_pla
 		at = plan->first_number;
 	for (uint64_t n = plan->skips_used - kept; n < plan->skips_used; n++) {
 		const struct fc_skip *skip = &plan->skips[n % FC_FLOW_SKIPS];
-		/* What lies before the oldest skip of many belongs to no step. */
+		/* If earlier skips are no longer stored, messages before the oldest stored one
+		 * belong to no step. */
 		const bool forgotten = plan->skips_used > kept && n == plan->skips_used - kept;
 		if (at < skip->resume && (forgotten || at >= skip->from))
 			at = skip->resume;
@@ -72,8 +73,8 @@ uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_pla
 	return at;
 }
 
-/* No message before `number` is still to be told. What lies behind one that is not
- * stays staged: a collective that is in no plan may have taken its number. */
+/* Whether all messages before `number` were reported. A message after a missing one stays staged,
+ * since a collective without a plan may have used its number. */
 static bool in_turn(const struct fc_extractor *x, const struct fc_flow_plan *plan, uint64_t number)
 {
 	return plan->frontier == FC_NO_FRONTIER || number <= fc_plan_frontier(x, plan);
@@ -126,7 +127,7 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 	else if (fc_place_generation(x, d->step) < 0)
 		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
 	else if (fc_is_ll128(send->protocol) && plan->flag_offset == UINT64_MAX)
-		d->kind = FC_HOME_SHARD; /* flags of a packet are held against each other */
+		d->kind = FC_HOME_SHARD; /* flags of a packet are compared with each other */
 	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, number, &d->flag))
 		d->kind = FC_HOME_SHARD;
 }
@@ -149,7 +150,7 @@ struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_HOME_IGNORED;
 	else if (m->standing == FC_STANDING_UNPROVEN)
-		d.kind = FC_HOME_STAGED; /* a stranger may have made it up */
+		d.kind = FC_HOME_STAGED; /* may be forged by another sender */
 	else if (fc_plan_covers(plan, number)) {
 		if (number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
 			d.kind = FC_HOME_IGNORED;
@@ -223,7 +224,7 @@ void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
 	const uint64_t nth = piece->psn - m->first_psn;
 
 	if (fc_bytes_of_packet(m, nth) != piece->payload_bytes) {
-		x->counters->ignored_packets++; /* none of this message's packets */
+		x->counters->ignored_packets++; /* contains no packet of this message */
 		return;
 	}
 	fc_home_deliver(x, home, nth * m->pmtu_bytes, piece);
@@ -231,8 +232,8 @@ void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
 		fc_contest(x, home, piece);
 }
 
-/* Packets that came before their message was known. FC_SLOT_NEEDS_COMMIT: the journal has
- * no room for more of them in this change, and they stay. */
+/* Delivers packets that arrived before their message was known. Returns FC_SLOT_NEEDS_COMMIT if
+ * the journal has no room for more of them in this change; they stay. */
 static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_home *home,
 				     const struct fc_message *m)
 {
@@ -255,8 +256,8 @@ static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_hom
 	return FC_SLOT_DONE;
 }
 
-/* Those that found no room in the change before: its slot is the first of this one, also
- * for an extractor that was killed between the two. */
+/* Delivers those that did not fit into the previous change. Its slot is the first of this change,
+ * also for an extractor that was killed between the two. */
 static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
 				     const struct fc_home *home)
 {
@@ -268,7 +269,7 @@ static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mar
 	return deliver_held(x, home, &m);
 }
 
-/* There is no room to stage message `m`. Nothing was changed for it yet. */
+/* There is no room to stage message `m`. Nothing was changed for it so far. */
 static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_message *m)
 {
 	if (!fc_record_fits(x, m))
@@ -278,7 +279,7 @@ static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_mes
 	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;
 }
 
-/* Chooses the home of the message in `mark`; FC_SLOT_DONE: it has one. */
+/* Chooses the home of the message in `mark`; FC_SLOT_DONE: it has one now. */
 static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mark,
 			       const struct fc_home *home)
 {
@@ -306,8 +307,8 @@ static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mar
 	return deliver_held(x, home, &m);
 }
 
-/* There is no room for the shape that a staged message turned out to have: what came of
- * it cannot be told apart from what did not. */
+/* A staged message turned out to be longer and there is no room for it: its bytes can no longer be
+ * located, so it is dropped. */
 static void drop_staged(struct fc_extractor *x, const struct fc_home *home)
 {
 	const struct fc_staged *r = &x->staging->records[home->where];
@@ -317,7 +318,7 @@ static void drop_staged(struct fc_extractor *x, const struct fc_home *home)
 	fc_home_set(x, home->position, FC_HOME_DROPPED, 0, 0);
 }
 
-/* What the parser learned of a staged message with this packet. */
+/* Updates a staged message with what the parser learned from this packet. */
 static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mark,
 			       const struct fc_home *home)
 {
@@ -327,7 +328,8 @@ static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mar
 	if (!fc_flows_message(x->flows, mark->message, &m))
 		return FC_SLOT_DONE;
 	const bool moved = m.first_psn != kept->first_psn || m.packets != kept->packets;
-	/* A new shape is the work of a packet with RETH: any other read it half written. */
+	/* Only a packet with RETH changes the length; for any other packet the record was read
+	 * while it was written. */
 	if (moved && !fc_has_reth(mark->opcode))
 		return FC_SLOT_DONE;
 	if (!fc_stage_follow(x, home->where, &m)) {

@@ -5,7 +5,7 @@
 #include "fc_crc_fold.h"
 #include "fc_roce.h"
 
-/* Ethernet polynomial, reflected (IEEE 802.3 3.2.9) */
+/* Ethernet polynomial, bit-reflected (IEEE 802.3 3.2.9) */
 #define POLYNOMIAL 0xedb88320u
 
 static uint32_t table[8][256];
@@ -29,7 +29,7 @@ static inline uint32_t le32(const uint8_t *p)
 	return (uint32_t)p[3] << 24 | (uint32_t)p[2] << 16 | (uint32_t)p[1] << 8 | p[0];
 }
 
-/* State in and out without the inversions; slicing by eight. */
+/* State in and out without inversion; slicing by eight. */
 static uint32_t run_table(uint32_t crc, const uint8_t *p, size_t count)
 {
 	for (; count >= 8; p += 8, count -= 8) {
@@ -44,8 +44,8 @@ static uint32_t run_table(uint32_t crc, const uint8_t *p, size_t count)
 	return crc;
 }
 
-/* Every variant sums `count` bytes as if the bits of `ones` were set in the first
- * ONES_BYTES of them; shorter inputs have no ones. */
+/* Each variant computes the CRC of `count` bytes as if the bits of `ones` were set in the first
+ * ONES_BYTES of them; shorter inputs have no masked bits. */
 #define ONES_BYTES 64
 
 static const uint8_t no_ones[ONES_BYTES];
@@ -160,7 +160,8 @@ const char *fc_crc32_name(void)
 	return chosen_name;
 }
 
-/* IPv4: TOS, TTL, checksum; IPv6: traffic class, flow label, hop limit (A17.3.3). */
+/* Masks TOS, TTL and checksum of IPv4; traffic class, flow label and hop limit of IPv6 (A17.3.3).
+ */
 static void mask_ip(uint8_t *ip)
 {
 	if (ip[0] >> 4 == 4) {
@@ -174,8 +175,8 @@ static void mask_ip(uint8_t *ip)
 	}
 }
 
-/* The bits A17.3.3 masks of a frame without IP options or extension headers, from
- * eight bytes before its IP header on: those stand for the InfiniBand LRH. */
+/* Bits that A17.3.3 masks in a frame without IP options or extension headers, from eight bytes
+ * before its IP header on: those stand for the InfiniBand LRH. */
 static const uint8_t ones_ipv4[ONES_BYTES] = {
 	[0 ... 7] = 0xff,   [9] = 0xff,         /* LRH; TOS */
 	[16] = 0xff,        [18 ... 19] = 0xff, /* TTL; header checksum */
@@ -187,8 +188,8 @@ static const uint8_t ones_ipv6[ONES_BYTES] = {
 	[54 ... 55] = 0xff, [60] = 0xff, /* UDP checksum; BTH: FECN, BECN, reserved */
 };
 
-/* Eight bytes of ones stand for the LRH; then everything up to the BTH is copied,
- * for its masks, and the payload is read in place. */
+/* Eight bytes of ones stand for the LRH. Headers up to the BTH are copied for masking; the payload
+ * is read in place. */
 static uint32_t icrc_by_copy(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
 			     uint32_t end_at)
 {

@@ -1,18 +1,17 @@
-/* Short ways through a flow's chain of messages. Anybody may send a packet with a PSN of long
- * ago: to find its message record by record would cost each such packet as many cache misses as
- * the pool has records of the flow. So each record knows one that lies further back, in the
- * pattern of a skew-binary list (E. W. Myers, 1983: an applicative random-access stack): any
- * record is found in about twice the logarithm of its distance. A way only ever leads over
- * records behind the PSN looked for, so what is inserted late is passed over by none that
- * matters, and a way that is not known costs time and no more: they lie in the parser's own
- * memory, and a parser that begins finds them anew. */
+/* Skip pointers through a flow's chain of messages. Anybody can send a packet with an old PSN; to
+ * find its message record by record would cost one cache miss per record of the flow. So each
+ * record has a pointer to an earlier record, as in a skew-binary list (E. W. Myers, 1983: an
+ * applicative random-access stack), by which any record is found in about 2 log2(distance) steps.
+ * A pointer only skips records after the PSN that is searched, so a late insertion never makes it
+ * wrong, and a missing pointer only costs time. The pointers are in the parser's own memory; a new
+ * parser computes them again. */
 #include <stdlib.h>
 
 #include "fc_flow_ops.h"
 
 struct fc_jump {
 	uint64_t to;    /* position; 0: none */
-	uint64_t depth; /* about how many lie before it, and itself; 0: it is in no chain */
+	uint64_t depth; /* approximate number of records up to this one; 0: not in a chain */
 };
 
 static struct fc_jump *jump_of(const struct fc_flows *flows, uint64_t position)
@@ -20,7 +19,7 @@ static struct fc_jump *jump_of(const struct fc_flows *flows, uint64_t position)
 	return &flows->jumps[position & flows->mask];
 }
 
-/* The record a way leads to, if it is still there. */
+/* The record that a pointer leads to, if the pool still has it. */
 static const struct fc_message *target(const struct fc_flows *flows, uint64_t position)
 {
 	const struct fc_message *message = fc_message_at(flows, position);
@@ -69,7 +68,7 @@ void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message)
 		*jump_of(flows, message->position) = (struct fc_jump){ 0 };
 }
 
-/* The ways of one chain, from its oldest record on; `chain` has room for the pool. */
+/* Computes the pointers of one chain from its oldest record on; `chain` has room for the pool. */
 static void find_ways(struct fc_flows *flows, const struct fc_flow *flow, uint64_t *chain)
 {
 	uint64_t count = 0, position = flow->last_message;

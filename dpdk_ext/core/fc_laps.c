@@ -1,17 +1,18 @@
-/* Blind for exactly as many packets as there are PSNs, or a multiple: what comes next seems to go
- * on where the flow was. A lap takes its time, so only behind a pause that is long enough may one
- * have passed; LL's lines then tell, as each message's flag is one more than that of the message
- * before it. Where nothing tells, the pause is counted, for what rests on it to say so. */
+/* Detects that the capture missed exactly as many packets as there are PSNs, or a multiple, so
+ * that the next packet seems to continue the flow. Such a lap takes time, so it is possible only
+ * after a long pause. The flags of LL lines then decide, since each message's flag is one more
+ * than the previous one's. If nothing decides, the pause is counted and reported as an assumption.
+ */
 #include "fc_owners.h"
 
-/* No port is faster, in bytes per nanosecond: 1.6 Tb/s. */
+/* Fastest port, in bytes per nanosecond: 1.6 Tb/s. */
 #define LINE_BYTES_PER_NS 200u
-/* Nor does a flow send so many times faster than it has on average, pauses included, for the time
- * of a lap; told from this many packets on. */
+/* A flow does not send more than FASTER times its average rate, pauses included, for a whole lap.
+ * Applied from AVERAGE_OF packets on. */
 #define FASTER 8u
 #define AVERAGE_OF 4096
 
-/* May a lap have passed since then? */
+/* Whether a lap is possible since `since_ns`. */
 static bool lap_fits(const struct fc_arrival *a, uint64_t since_ns)
 {
 	const struct fc_flow *flow = a->flow;
@@ -27,8 +28,8 @@ static bool lap_fits(const struct fc_arrival *a, uint64_t since_ns)
 	return packets * FASTER >= (unsigned __int128)FC_PSN_LAP * (since_ns - flow->first_ns);
 }
 
-/* The flag that LL's lines have in the flow's next message, which is not known yet; 0: they do
- * not count messages, as far as its last two show. */
+/* Expected line flag of the flow's next message; 0: the flags of its last two messages are not
+ * consecutive. */
 static uint32_t next_flag(const struct fc_arrival *a, const struct fc_message *last)
 {
 	const struct fc_message *before = fc_message_at(a->parser->flows, last->previous);
@@ -48,7 +49,7 @@ bool fc_lap_on(struct fc_arrival *a, const struct fc_message *last)
 		return false;
 	const uint32_t next = next_flag(a, last);
 	const uint32_t beyond = p->line_flag - next;
-	/* What is no flag that messages could have come to says nothing: it is data. */
+	/* A value that messages cannot have reached is data, not a flag. */
 	const bool counts = next && p->flags & FC_PACKET_LINE_FLAG && beyond < FC_PSN_LAP;
 
 	if (!counts && a->flow->unproven_pauses < UINT16_MAX) {

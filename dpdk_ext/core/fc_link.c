@@ -1,13 +1,13 @@
-/* Ethernet to UDP: everything below RoCE, and all the frames that are none. */
+/* Ethernet to UDP: everything below RoCE, and the frames without RoCE. */
 #include "fc_tunnel.h"
 
-/* Tags and extension headers beyond these carry no RoCE anybody sends; the
- * second bound keeps the copy the ICRC makes of the headers small. */
+/* No RoCE traffic has more VLAN tags or longer extension headers; the second limit also bounds the
+ * header copy for the ICRC. */
 #define VLAN_TAGS_MAX 4
 #define IPV6_EXTENSIONS_MAX 8
 #define IPV6_EXTENSION_BYTES_MAX 256
 
-/* RFC 3948: key exchange has four zero bytes where ESP has its index. */
+/* RFC 3948: a key exchange has four zero bytes at the place of ESP's SPI. */
 static bool is_esp(struct fc_decoding *d, uint16_t port)
 {
 	const uint8_t *index = port == FC_PORT_ESP ? fc_take(&d->c, 4) : NULL;
@@ -138,10 +138,10 @@ static enum fc_verdict decode_llc(struct fc_decoding *d)
 										: FC_LLC_OTHER;
 }
 
-/* EtherTypes of IEEE's registry met in data centres that are of no use to us:
- * WoL, Wake, TRILL, RARP, AppleTalk, IPX, flow control/PFC, slow protocols,
- * MPLS, PPPoE, jumbo LLC, EAPOL, Profinet, EtherCAT, AoE, experiments, PBB,
- * MVRP, MMRP, AVTP, NCSI, PRP, CFM, FCoE, FIP, TTEthernet, HSR, loopback, TEB, BPQ. */
+/* Registered EtherTypes (IEEE) that occur in data centres and carry no RoCE: WoL, Wake, TRILL,
+ * RARP, AppleTalk, IPX, flow control/PFC, slow protocols, MPLS, PPPoE, jumbo LLC, EAPOL, Profinet,
+ * EtherCAT, AoE, experiments, PBB, MVRP, MMRP, AVTP, NCSI, PRP, CFM, FCoE, FIP, TTEthernet, HSR,
+ * loopback, TEB, BPQ. */
 static bool is_registered(uint16_t type)
 {
 	static const uint16_t types[] = { 0x0842, 0x22f0, 0x22f3, 0x22ea, FC_ETHERTYPE_RARP,

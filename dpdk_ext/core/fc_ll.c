@@ -27,8 +27,8 @@ static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_byte
 }
 
 #if defined(__x86_64__)
-/* The vector twins take whole groups of lines; a group with a wrong flag, and
- * what is left at the end, goes to the plain one. */
+/* Vector implementations process whole groups of lines; a group with a wrong flag, and the rest at
+ * the end, use the plain one. */
 static size_t unpack_rest(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
 			  size_t done)
 {
@@ -99,7 +99,7 @@ static int best_twin(void)
 
 size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
 {
-	/* Two threads that choose at once choose the same. */
+	/* Two threads that choose at the same time choose the same function. */
 	static unpack_fn chosen;
 
 	if (!chosen)

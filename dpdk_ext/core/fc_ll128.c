@@ -1,8 +1,8 @@
-/* One warp's transfer of eight words a thread: 16 lines, whose flags displace eight bytes of data
- * each; the thread next to the one with the flag carries them in a later line (NCCL
- * src/device/prims_ll128.h, loadRegsBegin and storeRegs). Each half group of eight lines is alike.
- * Before 2.10 threads took their words from shared memory, past the flags: lines are filled one
- * behind the other (src/collectives/device/prims_ll128.h, recvReduceSendCopy). */
+/* A warp transfers eight words per thread: 16 lines. Flags displace eight bytes of data in each
+ * line; the thread next to the one with the flag carries them in a later line (NCCL
+ * src/device/prims_ll128.h, loadRegsBegin and storeRegs). Each half group of eight lines is equal.
+ * Before 2.10 threads read their words from shared memory and skipped the flags, so lines are
+ * filled in order (src/collectives/device/prims_ll128.h, recvReduceSendCopy). */
 #include "fc_ll128.h"
 
 #include <string.h>
@@ -13,8 +13,8 @@ enum {
 	HALF_LINES = FC_LL128_GROUP_LINES / 2,
 	QUARTER_LINES = HALF_LINES / 2,
 	HALF_DATA = FC_LL128_GROUP_DATA / 2,
-	PIECE = 128, /* data that four lines and the tails of the next four make up, each */
-	SHORT = 112, /* of a line whose last eight bytes belong to a piece */
+	PIECE = 128, /* data of four lines together with the tails of the next four */
+	SHORT = 112, /* data of a line whose last eight bytes belong to another piece */
 	WHOLE = 120,
 };
 

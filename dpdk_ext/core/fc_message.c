@@ -1,14 +1,14 @@
-/* Packets into messages. Every packet of an RDMA write but the last carries
- * exactly one path MTU, so the PSN alone says where its bytes belong, whatever
- * was lost, repeated or late. */
+/* Assigns packets to messages. All packets of an RDMA write except the last carry exactly one path
+ * MTU, so the PSN alone gives the position of its bytes, whatever was lost, repeated or late. */
 #include "fc_owners.h"
 #include "fc_nccl.h"
 
-/* Reads of a flow whose path MTU is not known yet: what Ethernet of 1500 bytes gives. */
+/* Path MTU that is assumed for a flow until it is known, for READs only: that of Ethernet with
+ * 1500 bytes. */
 #define PMTU_GUESS 1024
 
-/* Is the packet older than every record kept? What lies behind all messages known
- * is not, even where the flow was quiet until the last of them had been overwritten. */
+/* Whether the packet is older than all records. A packet after all known messages is not, even if
+ * the flow was quiet until the last of them had been overwritten. */
 bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return near->forgotten && !near->before && a->psn < a->flow->expected_psn;
@@ -22,7 +22,7 @@ static void note_line_flag(struct fc_message *m, const struct fc_packet *p)
 	}
 }
 
-/* Fills `m` from the RETH packet at hand. */
+/* Fills `m` from this RETH packet. */
 static void describe(const struct fc_arrival *a, struct fc_message *m)
 {
 	const struct fc_packet *p = a->packet;
@@ -38,7 +38,7 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 	note_line_flag(m, p);
 }
 
-/* Packets of [first_psn, stop) seen up to now, the one at hand included. */
+/* Number of packets of [first_psn, stop) that were seen, including this one. */
 static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message *m)
 {
 	if (m->flags & FC_MESSAGE_REFUSED)
@@ -46,7 +46,7 @@ static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message
 	return m->packets - (uint32_t)fc_holes_missing_in(flow, m->first_psn, fc_message_stop(m));
 }
 
-/* The record for a RETH packet that no record covers, or whose record was only inferred. */
+/* Creates the record for a RETH packet that has no record, or only an inferred one. */
 static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbours *near)
 {
 	struct fc_message *m = near->at;
@@ -61,10 +61,9 @@ static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbou
 	return m;
 }
 
-/* The last packet of a message whose start was lost, and its immediate as a
- * length: possible only if it gives this packet its size, starts at a packet
- * that was not seen, and does not reach into the message before. Returns 0 or
- * the length. */
+/* For the last packet of a message whose start was lost: its immediate taken as the length.
+ * Possible only if that length gives this packet its size, if the message then starts at a packet
+ * that was not seen, and if it does not overlap the message before. Returns the length, or 0. */
 static uint32_t length_if_possible(const struct fc_arrival *a, const struct fc_neighbours *near,
 				   uint32_t length)
 {
@@ -83,8 +82,8 @@ static uint32_t length_if_possible(const struct fc_arrival *a, const struct fc_n
 	return flow->lost_holes || fc_holes_missing(flow, start) ? length : 0;
 }
 
-/* NCCL's immediate is the size in bytes, little-endian on the wire as its hosts
- * are; others send it in network order. Only one of both may be possible. */
+/* NCCL's immediate is the size in bytes, little-endian on the wire as on its hosts; other senders
+ * use network order. Used only if exactly one of them is possible. */
 static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const struct fc_packet *p = a->packet;
@@ -186,8 +185,8 @@ enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near)
 	return FC_WRITE;
 }
 
-/* After a pause of the capture a PSN may be more than half its range ahead, and looks
- * far behind then; nothing of its owner under way is. */
+/* Whether the packet is half a PSN range ahead: after a pause of the capture such a PSN seems far
+ * behind, and nothing of its owner is in flight there. */
 static bool is_half_a_lap_on(struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return fc_is_far_behind(a) && !near->at && a->packet->length_bytes &&
@@ -196,7 +195,7 @@ static bool is_half_a_lap_on(struct fc_arrival *a, const struct fc_neighbours *n
 	       fc_is_genuine(a);
 }
 
-/* Messages of a key that is new to their owner give way to one of a key that is not. */
+/* Messages with a key that is new to their owner give way to one with a known key. */
 static enum fc_verdict drop_rivals(struct fc_arrival *a, struct fc_neighbours *near)
 {
 	struct fc_message *rival;
@@ -215,7 +214,7 @@ static enum fc_verdict drop_rivals(struct fc_arrival *a, struct fc_neighbours *n
 	return FC_WRITE;
 }
 
-/* A packet that says its own address: the start of a message, or a new owner. */
+/* Places a packet with an address: the start of a message, or of a new owner. */
 static enum fc_verdict place_start(struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
@@ -230,7 +229,7 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 			       a->now_ns > near.before->last_ns + FC_PAUSE_NS) &&
 		   fc_lap_on(a, near.before)) {
 		a->psn += FC_PSN_LAP;
-		a->leapt = true; /* flags that count on prove it */
+		a->leapt = true; /* consecutive flags prove it */
 		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
@@ -262,7 +261,7 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	note_seen(a, again);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
 		return mark_message(a, near.at, false);
-	/* Older than anything kept: it cannot be told whether it is in order. */
+	/* Older than all records: its order cannot be checked. */
 	if (!near.at && fc_is_forgotten(a, &near))
 		return FC_STALE;
 	return mark_message(a, start_message(a, &near), true);
@@ -292,8 +291,8 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 		return fc_doubt_owner(a, FC_DOUBTFUL);
 	if (near.at && a->psn >= flow->next_psn)
 		fc_trust_owner(a);
-	/* Far from all that is known and without an address: whose it is a later
-	 * RETH will tell, so the flow does not follow it. */
+	/* Far from everything known and without an address: a later RETH will show its owner, so
+	 * the flow does not follow it. */
 	if (!near.at && fc_is_far_ahead(a))
 		return FC_ORPHAN;
 	const bool again = !fc_holes_see(a->parser, flow, a->psn, a->psn + 1);
@@ -306,13 +305,14 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	return m ? mark_message(a, m, true) : FC_ORPHAN;
 }
 
-/* READs and atomics share the PSNs of their queue pair with writes and SENDs.
- * A READ request takes as many as its answer has packets (IB 9.7.2.2.1). */
+/* READs and atomics use the same PSNs as writes and SENDs of their queue pair. A READ request
+ * takes as many PSNs as its response has packets (IB 9.7.2.2.1). */
 static void note_request(struct fc_arrival *a, uint32_t packets)
 {
 	const struct fc_flow *flow = a->flow;
 
-	/* Anybody may claim a long answer: it takes no more PSNs than anything that is not proven. */
+	/* A forged READ may request a long response, so it advances the PSN no further than other
+	 * unproven packets. */
 	if (packets > FC_PSN_FAR ||
 	    (flow->next_psn && a->psn + packets > fc_own_psn(flow) + FC_PSN_FAR))
 		return;
@@ -336,7 +336,8 @@ static enum fc_verdict note_ack(struct fc_arrival *a, enum fc_verdict verdict)
 	return fc_is_fatal_nak(a->packet->syndrome) ? fc_note_refusal(a) : verdict;
 }
 
-/* A packet whose flow has no record. What it refuses is of another flow, which may have one. */
+/* A packet whose flow has no record. If it is a NAK it refuses requests of another flow, which may
+ * have one. */
 static enum fc_verdict note_flowless(struct fc_arrival *a, enum fc_verdict verdict)
 {
 	if (verdict == FC_NAK && fc_is_fatal_nak(a->packet->syndrome))
@@ -349,7 +350,7 @@ static bool is_request(uint8_t opcode)
 	return !(opcode >= FC_RC_READ_RESPONSE_FIRST && opcode <= FC_RC_ATOMIC_ACK);
 }
 
-/* A write or SEND packet of a flow that was silent, or of one of several owners. */
+/* Finds the flow of a write or SEND packet if its flow was silent, or has several owners. */
 static void find_sender(struct fc_arrival *a)
 {
 	if (a->flow->owner & FC_OWNER_SILENT) {

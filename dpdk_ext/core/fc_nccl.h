@@ -1,4 +1,4 @@
-/* NCCL's line layouts, as they lie in the payload of a write. */
+/* NCCL's line formats, as in the payload of a write. */
 #ifndef FC_NCCL_H
 #define FC_NCCL_H
 

@@ -1,11 +1,11 @@
-/* Whose network is it? Each key has a list of owners for every network it is in use in. The
- * numbers of networks change on a packet's way: routers and tunnels' ends set others, access
- * ports none, mirror sessions their own. So a number that is new to a key says nothing before
- * its first write does: one that repeats what an owner sent, or goes on with it by that owner's
- * memory key, came another way, and any other is of another tenant. */
+/* Assigns packets to networks. Each key has a list of owners for each network in which it is used.
+ * Network numbers change on a packet's path: routers and tunnel ends set others, access ports
+ * none, mirror sessions their own. So a number that is new to a key is unknown until its first
+ * write: a write that repeats what an owner sent, or continues it with that owner's memory key,
+ * came on another path; any other write is of another tenant. */
 #include "fc_owners.h"
 
-/* Networks of one key that are told apart: more come only from who makes them up. */
+/* Most networks of one key; more can only be forged. */
 #define NETWORKS_MAX 8
 #define VLAN_BITS (0xfffull << FC_NETWORK_VLAN_SHIFT)
 
@@ -28,14 +28,15 @@ struct fc_flow *fc_network_find(const struct fc_flows *flows, struct fc_flow *he
 				uint64_t network)
 {
 	if (!head->network && !head->next_network)
-		return head; /* nothing was written there yet: it is any network's */
+		return head; /* no write yet: any network */
 	for (struct fc_flow *list = head; list; list = list_after(flows, list))
 		if (fc_network_has(list, network))
 			return list;
 	return NULL;
 }
 
-/* What says whose it is: a write with an address. An empty one has none of its own. */
+/* Whether the packet identifies its owner: a write with an address. An empty write has no address
+ * of its own. */
 static bool is_start(const struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
@@ -60,7 +61,7 @@ void fc_network_note(struct fc_arrival *a, struct fc_flow *first)
 		first->network = network;
 		return;
 	}
-	/* A fifth one is looked for anew with every write. */
+	/* Further networks are looked up again with every write. */
 	for (int i = 0; i < FC_FLOW_NETWORKS - 1; i++)
 		if (!first->more_networks[i]) {
 			first->more_networks[i] = network;
@@ -68,8 +69,7 @@ void fc_network_note(struct fc_arrival *a, struct fc_flow *first)
 		}
 }
 
-/* Did owner `o` send this very write, or would it send it next or where something of its is
- * missing? */
+/* Whether owner `o` sent this very write, or would send it next or into one of its gaps. */
 static bool goes_on(struct fc_arrival *a, struct fc_flow *o)
 {
 	const struct fc_packet *p = a->packet;
@@ -89,8 +89,8 @@ static bool goes_on(struct fc_arrival *a, struct fc_flow *o)
 	       !fc_is_far_behind(a) && fc_holes_missing(o, a->psn);
 }
 
-/* The same of a packet without an address, in a network that is new to the key: it takes part in
- * what a stranger cannot have begun. repeats: also in what is there already. */
+/* The same for a packet without an address from a network that is new to the key: it must fit what
+ * `o` has begun. repeats: it may also repeat what was seen. */
 static bool may_be_of(struct fc_arrival *a, struct fc_flow *o, bool repeats)
 {
 	a->flow = o;
@@ -109,14 +109,14 @@ static bool may_be_of(struct fc_arrival *a, struct fc_flow *o, bool repeats)
 	return !near.at || fc_fits_message(a, near.at);
 }
 
-/* The list of one of whose owners the packet is, or NULL. */
+/* The list whose owners include the sender of the packet, or NULL. */
 static struct fc_flow *list_of(struct fc_arrival *a, struct fc_flow *head)
 {
 	const struct fc_flows *flows = a->parser->flows;
 	const bool start = is_start(a);
 
 	for (struct fc_flow *list = head; list; list = list_after(flows, list)) {
-		/* Until its owner has shown itself, and on another link of the same network. */
+		/* while its owner is not proven, or on another link of the same network */
 		const bool open = list->write_packets < FC_PROOF_PACKETS;
 		const bool link = !((list->network ^ a->packet->network) & ~VLAN_BITS);
 		for (struct fc_flow *o = list; o; o = fc_owner_after(flows, o))
@@ -129,7 +129,7 @@ static struct fc_flow *list_of(struct fc_arrival *a, struct fc_flow *head)
 	return NULL;
 }
 
-/* Takes the list out that there is least reason to believe in; false where all are needed. */
+/* Removes the list with the fewest packets; false: all of them are needed. */
 static bool drop_weakest(struct fc_arrival *a, struct fc_flow *head)
 {
 	struct fc_flow *before = NULL;
@@ -149,12 +149,12 @@ static bool drop_weakest(struct fc_arrival *a, struct fc_flow *head)
 	touch_lists(a->parser, weakest);
 	before->next_network = weakest->next_network;
 	weakest->next_network = 0;
-	weakest->network = 0; /* who found it in this batch looks again */
+	weakest->network = 0; /* lookups of this batch must be repeated */
 	memset(weakest->more_networks, 0, sizeof weakest->more_networks);
 	return true;
 }
 
-/* The first owner of the key in a network where nobody had it. */
+/* Creates the first owner of the key in a network that has no list yet. */
 static struct fc_flow *add_list(struct fc_arrival *a, struct fc_flow *head)
 {
 	struct fc_flows *flows = a->parser->flows;

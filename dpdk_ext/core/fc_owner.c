@@ -1,5 +1,5 @@
-/* Whose queue pair is it? A key that comes back with other memory keys, addresses
- * or first bytes belongs to somebody new; a retransmission repeats what was sent. */
+/* Owners of a queue pair: a key that returns with other memory keys, addresses or first bytes has
+ * a new owner; a retransmission repeats what was sent. */
 #include "fc_owners.h"
 
 bool fc_is_genuine(struct fc_arrival *a)
@@ -41,7 +41,7 @@ bool fc_leaps(struct fc_arrival *a)
 	return a->leapt;
 }
 
-/* The First or Only packet of a message seen before says what that one said. */
+/* Whether a First or Only packet of a known message has the same content as before. */
 bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m)
 {
 	const struct fc_packet *p = a->packet;
@@ -64,8 +64,8 @@ bool fc_is_known_key(const struct fc_arrival *a)
 	return a->packet->length_bytes && !foreign_rkey(a);
 }
 
-/* Does this RETH packet contradict a message whose length was only inferred? What
- * was marked by that length cannot be moved, so the packet has to give way. */
+/* Whether this RETH packet contradicts a message whose length was only inferred. Packets were
+ * marked with that length already, so the message stays and the packet is not placed. */
 bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const struct fc_packet *p = a->packet;
@@ -83,7 +83,7 @@ struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_nei
 	const uint64_t stop = a->psn + fc_packets_from_reth(a->packet);
 	struct fc_message *m = near->at ? near->at : near->after;
 
-	/* A SEND shows no key at all. */
+	/* A SEND has no key. */
 	const bool keyless = m && m->kind != FC_KIND_WRITE;
 
 	if (!m || !(keyless || (m->standing != FC_STANDING_KNOWN && m->flags & FC_MESSAGE_RETH)))
@@ -95,8 +95,8 @@ struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_nei
 	return a->flow->rkeys_ever && !fc_is_other_port(a) && fc_is_known_key(a) ? m : NULL;
 }
 
-/* Did as many packets of this key come just before, whole and one behind the other, as an
- * owner is to send until it is believed? */
+/* Whether as many consecutive packets of this key came just before as an owner must send to be
+ * trusted. */
 static bool has_proved_itself(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const struct fc_message *m = near->before;
@@ -120,7 +120,7 @@ enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 	const struct fc_message *before = near->before;
 
 	if (!a->packet->length_bytes)
-		return FC_STANDING_FRESH; /* it shows no key */
+		return FC_STANDING_FRESH; /* has no key */
 	if (!foreign_rkey(a))
 		return FC_STANDING_KNOWN;
 	if (a->leapt)
@@ -132,8 +132,8 @@ enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 		       : FC_STANDING_FRESH;
 }
 
-/* Does this RETH packet say that the queue pair belongs to somebody new? A
- * go-back-N retransmission repeats what was sent, so it never does. */
+/* Whether this RETH packet shows that the queue pair has a new owner. A go-back-N retransmission
+ * repeats what was sent, so it never does. */
 bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const struct fc_flow *flow = a->flow;
@@ -145,7 +145,7 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 		return true;
 	if (near->at && near->at->flags & FC_MESSAGE_RETH)
 		return !fc_is_same_message(a, near->at);
-	/* Its own First was lost; one from another port is not that one. */
+	/* The First of this message was lost; one from another port is not it. */
 	if (near->at)
 		return fc_is_other_port(a) || foreign_rkey(a);
 	if (near->after && (near->after->flags & FC_MESSAGE_RETH || near->after->kind) &&
@@ -159,8 +159,8 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 	const bool suspect = flow->owner & FC_OWNER_DOUBTED || fc_is_other_port(a);
 	if (a->psn == flow->next_psn)
 		return FC_UNLIKELY(suspect) && foreign_rkey(a);
-	/* A jump ahead is what a pause of the capture looks like, and the next protocol
-	 * has a key of its own; only one that lands at a fresh start is somebody new. */
+	/* After a pause of the capture a packet is far ahead, and a further protocol has a key of
+	 * its own; only one that lands at the beginning of the PSNs is of a new owner. */
 	const bool ahead = fc_is_far_ahead(a) && p->psn < FC_PSN_FAR;
 	const bool behind =
 		a->psn < flow->next_psn && (a->psn < flow->first_psn || fc_is_far_behind(a) ||
@@ -219,9 +219,9 @@ static enum fc_fit fit_of(struct fc_arrival *a, struct fc_flow *flow)
 	return a->packet->flags & FC_PACKET_RETH ? fit_of_start(a, &near) : fit_of_rest(a, &near);
 }
 
-/* Does `one` have a packet rather than `other`, which it fits too? What an owner sent just
- * before speaks for it. A packet with an address that both may have sent has `other`, the
- * one before in the list, unless `one` has proved itself or `other` never did. */
+/* Whether `one` is preferred to `other` for a packet with an address that fits both. The owner
+ * that sent just before is more likely. Otherwise the packet goes to `other`, which is earlier in
+ * the list, unless `one` is proven or `other` never was. */
 static bool has_address_of(const struct fc_flow *one, enum fc_fit fit, const struct fc_flow *other,
 			   enum fc_fit of_other)
 {
@@ -234,9 +234,9 @@ static bool has_address_of(const struct fc_flow *one, enum fc_fit fit, const str
 	return fit > of_other || (fit == of_other && one->unbroken >= 2);
 }
 
-/* The same without an address. Where it is next in a message of `other`, one packet of `one`
- * is not enough: it may be made up to stand just before. Anywhere else the last one that
- * sent goes on: what fills a gap of a silent owner is somebody else's, or a repetition. */
+/* The same for a packet without an address. Next in a message of `other`, one packet of `one`
+ * before it is not enough, since it may be forged. Anywhere else the last sender continues: a
+ * packet in a gap of a silent owner is another's, or a repetition. */
 static bool goes_on_with(const struct fc_arrival *a, const struct fc_flow *one, enum fc_fit fit,
 			 const struct fc_flow *other, enum fc_fit of_other)
 {
@@ -265,13 +265,13 @@ void fc_find_owner(struct fc_arrival *a)
 	}
 	a->flow = best;
 	a->psn = fc_unwrap(best, a->packet->psn);
-	/* A gap is not filled by what may be of another one that sends meanwhile. */
+	/* A packet that may belong to another owner, which sends now, does not fill a gap. */
 	a->contested = !addressed && of_best <= FC_FITS_LATE && a->psn < best->next_psn &&
 		       !best->unbroken && most_unbroken >= 2;
 }
 
-/* Of a key with several owners, `a->flow` has sent `FC_PROOF_PACKETS` while nobody else did:
- * packets of this key are looked for here first. */
+/* Makes a->flow the first of the owners, after it sent FC_PROOF_PACKETS while the others were
+ * silent, so that packets of this key are tried here first. */
 static void make_first(struct fc_arrival *a, struct fc_flow *first)
 {
 	struct fc_flow *before = first;
@@ -282,8 +282,8 @@ static void make_first(struct fc_arrival *a, struct fc_flow *first)
 		fc_owner_first(a, before, a->flow);
 }
 
-/* Owners that were silent while the first one sent on for long: whoever sent little was made
- * up; one that was first once has ended. */
+/* Drops owners that were silent while the first one sent many packets. An owner with few packets
+ * was forged; one that was first has ended. */
 static void drop_silent(struct fc_arrival *a)
 {
 	struct fc_flows *flows = a->parser->flows;

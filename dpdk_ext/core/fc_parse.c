@@ -10,7 +10,7 @@ _Static_assert(offsetof(struct fc_parse_counters, icrc_bad_frames) == FC_ICRC_BA
 	       "counters stand in the order of their verdicts");
 _Static_assert(sizeof(struct fc_flow_key) == 40, "keys are compared as five words");
 
-/* Whole words: the low bits of a pad count say how many bytes to leave off. */
+/* Pads to whole words: the low bits of the pad count give the bytes to remove. */
 static bool take_payload(struct fc_decoding *d, const struct fc_bth *bth)
 {
 	const size_t left = fc_left(&d->c), pad = bth->flags >> 4 & 3;
@@ -35,8 +35,8 @@ static bool is_pmtu(uint32_t bytes)
 	return bytes >= FC_PMTU_MIN && bytes <= FC_PMTU_MAX && !(bytes & (bytes - 1));
 }
 
-/* IB 9.4.1, 9.7.4: First and Middle carry exactly the path MTU, Last 1 to that,
- * Only what its RETH says. What the flow's own path MTU adds, fc_message.c checks. */
+/* IB 9.4.1, 9.7.4: First and Middle carry exactly the path MTU, Last 1 to that, Only what its RETH
+ * says. fc_message.c checks against the flow's own path MTU. */
 static bool sizes_agree(const struct fc_packet *p)
 {
 	const uint32_t bytes = p->payload_bytes;
@@ -86,7 +86,7 @@ static enum fc_verdict decode_write(struct fc_decoding *d, const struct fc_bth *
 	return FC_WRITE;
 }
 
-/* Only SENDs with invalidate have the key that ends with them (IETH, IB 9.2.6). */
+/* Only SENDs with invalidate have the key in their last header (IETH, IB 9.2.6). */
 static enum fc_verdict decode_send(struct fc_decoding *d, const struct fc_bth *bth)
 {
 	struct fc_packet *out = d->out;
@@ -195,7 +195,7 @@ int fc_decode(const uint8_t *frame, uint32_t frame_bytes, uint32_t wire_bytes,
 
 	memset(out, 0, sizeof *out);
 	out->network = fc_network(FC_NETWORK_SEEN, 0);
-	/* Offsets in marks are 16 bits wide; no frame of a slot is longer. */
+	/* Offsets in marks have 16 bits; no frame in a slot is longer. */
 	out->verdict = frame_bytes > UINT16_MAX ? FC_MALFORMED : (uint8_t)fc_decode_ethernet(&d);
 	return out->verdict;
 }
@@ -211,7 +211,8 @@ int fc_icrc_right(const uint8_t *frame, const struct fc_packet *p)
 				(uint32_t)wire[1] << 8 | wire[0];
 	if (fc_icrc(frame, p->l3_at, p->udp_at, p->bth_at, p->icrc_at) == stored)
 		return 1;
-	/* Who inserts a shim may mask where a BTH would lie, or where it does. */
+	/* The device that inserts a shim may mask the place where a BTH would be, or where it is.
+	 */
 	return p->flags & FC_PACKET_SHIM &&
 	       fc_icrc(frame, p->l3_at, p->udp_at, p->udp_at + (uint32_t)sizeof(struct fc_udp),
 		       p->icrc_at) == stored;

@@ -1,5 +1,5 @@
-/* One frame to one verdict, without memory of other frames. Read by the
- * compiler and by cffi. */
+/* Decodes one frame to one verdict, independently of other frames. Read by the compiler and by
+ * cffi. */
 #ifndef FC_PARSE_H
 #define FC_PARSE_H
 
@@ -9,22 +9,22 @@
 enum fc_packet_flags {
 	FC_PACKET_ROCE = 1, /* UDP 4791 with consistent lengths: ICRC can be checked */
 	FC_PACKET_VLAN = 2,
-	FC_PACKET_SHIM = 4, /* the BTH lies behind a vendor shim */
-	FC_PACKET_RETH = 8, /* va, rkey, length_bytes hold something */
+	FC_PACKET_SHIM = 4, /* the BTH follows a vendor shim */
+	FC_PACKET_RETH = 8, /* va, rkey, length_bytes are valid */
 	FC_PACKET_IMMEDIATE = 16,
 	FC_PACKET_LINE_FLAG = 32,
 	FC_PACKET_ICRC_CHECKED = 64,
-	FC_PACKET_ENCAPSULATED = 128, /* came in a tunnel, which is peeled off */
+	FC_PACKET_ENCAPSULATED = 128, /* came in a tunnel, whose headers were removed */
 };
 
 struct fc_packet {
 	struct fc_flow_key key;
-	uint64_t network; /* enum fc_network; of every frame that has an Ethernet header */
+	uint64_t network; /* enum fc_network; of every frame with an Ethernet header */
 	uint64_t va;
 	uint32_t psn; /* 24 bit, as in the BTH */
 	uint32_t rkey, length_bytes;
 	uint32_t immediate; /* the four bytes as a big-endian word */
-	uint32_t line_flag; /* words 1 and 3 of the first 16 payload bytes, where equal */
+	uint32_t line_flag; /* words 1 and 3 of the first 16 payload bytes, if equal */
 	uint32_t msn;       /* AETH, 24 bit */
 	uint32_t l3_at, udp_at, bth_at, icrc_at; /* from the start of the frame */
 	uint16_t payload_at, payload_bytes;      /* without pad and ICRC */
@@ -33,13 +33,13 @@ struct fc_packet {
 	uint8_t spare[6];
 };
 
-/* Headers to verdict and fields. frame_bytes may be less than wire_bytes (snap
- * length). Returns the verdict, which is also out->verdict. */
+/* Decodes headers to verdict and fields. frame_bytes may be less than wire_bytes (snap length).
+ * Returns the verdict, which is also in out->verdict. */
 int fc_decode(const uint8_t *frame, uint32_t frame_bytes, uint32_t wire_bytes,
 	      struct fc_packet *out);
-/* 1 if the ICRC of a packet with FC_PACKET_ROCE is right, else 0. */
+/* 1: the ICRC of a packet with FC_PACKET_ROCE is right; else 0. */
 int fc_icrc_right(const uint8_t *frame, const struct fc_packet *packet);
-/* fc_decode and the ICRC: what one frame is, all told. */
+/* Verdict by fc_decode and the ICRC. */
 int fc_parse_frame_verdict(const uint8_t *frame, uint32_t frame_bytes, uint32_t wire_bytes,
 			   struct fc_packet *out);
 

@@ -1,4 +1,4 @@
-/* pcap: draft-ietf-opsawg-pcap, section 4. Blocks of pcapng: fc_pcapng.c. */
+/* pcap: draft-ietf-opsawg-pcap, section 4. For pcapng see fc_pcapng.c. */
 #include "fc_pcap.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 enum {
 	PCAP_MICROSECONDS = 0xa1b2c3d4,
 	PCAP_NANOSECONDS = 0xa1b23c4d,
-	LET_GO_BYTES = 1 << 24, /* a multiple of the page size; a choice: less is more calls */
+	LET_GO_BYTES = 1 << 24, /* a multiple of the page size; a choice: fewer bytes, more calls */
 };
 
 int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
@@ -19,8 +19,8 @@ int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
 	pcap->torn = what;
 	pcap->ended = true;
 	return fc_fail(EBADMSG,
-		       "%s is torn at byte %llu (%s); %llu frames before it are whole: "
-		       "cut it there (head -c %llu) to have them read",
+		       "%s is torn at byte %llu (%s); the %llu frames before it are complete: to "
+		       "read them, cut the file there (head -c %llu)",
 		       pcap->path, (unsigned long long)pcap->at, what,
 		       (unsigned long long)pcap->delivered, (unsigned long long)pcap->at);
 }
@@ -46,9 +46,9 @@ static int open_classic(struct fc_pcap *pcap, uint32_t magic)
 		return fc_fail(EBADMSG, "%s ends inside its file header", pcap->path);
 	pcap->nanoseconds = magic == PCAP_NANOSECONDS;
 	if (fc_pcap_word16(pcap, 4) != 2)
-		return fc_fail(EPROTO, "%s is of pcap version %u, this program reads 2", pcap->path,
-			       fc_pcap_word16(pcap, 4));
-	/* The upper bits say whether frames carry their FCS. */
+		return fc_fail(EPROTO, "%s has pcap version %u; this program reads version 2",
+			       pcap->path, fc_pcap_word16(pcap, 4));
+	/* The upper bits say whether frames include their FCS. */
 	if ((fc_pcap_word32(pcap, 20) & 0x0fffffff) != FC_PCAP_ETHERNET)
 		return fc_pcap_not_ethernet(pcap, fc_pcap_word32(pcap, 20) & 0x0fffffff);
 	fc_pcap_note_snaplen(pcap, fc_pcap_word32(pcap, 16));
@@ -175,7 +175,7 @@ int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 	return code;
 }
 
-/* What was read stays in the page cache, and is no memory of this process any more. */
+/* Releases pages that were read: they stay in the page cache, but not in this process. */
 static void let_go(struct fc_pcap *pcap)
 {
 	const uint64_t done = pcap->at / LET_GO_BYTES * LET_GO_BYTES;

@@ -1,5 +1,5 @@
-/* An open capture file, as its two formats share it. Everything read from the
- * file is checked against its end. */
+/* An open capture file, for both formats. Everything that is read is checked against the end of
+ * the file. */
 #ifndef FC_PCAP_FILE_H
 #define FC_PCAP_FILE_H
 
@@ -25,13 +25,13 @@ struct fc_pcap {
 	char path[256];
 	uint64_t at, start;
 	uint64_t delivered;
-	uint64_t let_go; /* bytes whose pages this process need not hold any more */
+	uint64_t let_go; /* offset up to which pages were released */
 	struct fc_pcap_interface interfaces[FC_PCAP_INTERFACES_MAX];
 	uint32_t interfaces_used;
 	uint32_t snaplen_least;
 	bool swapped, next_generation, nanoseconds, ended;
-	const char *torn;      /* what is wrong with the file, once it was met */
-	bool foreign;          /* an interface that is not Ethernet was met */
+	const char *torn;      /* what is wrong with the file; NULL: nothing so far */
+	bool foreign;          /* true: an interface is not Ethernet */
 	uint16_t foreign_link; /* its link type */
 };
 
@@ -56,13 +56,13 @@ static inline bool fc_pcap_has(const struct fc_pcap *pcap, uint64_t at, uint64_t
 	return bytes <= pcap->map.bytes && at <= pcap->map.bytes - bytes;
 }
 
-/* -EBADMSG with a sentence, now and at every later call; the file ends here. */
+/* Returns -EBADMSG with a message, now and in all later calls; the file ends here. */
 int fc_pcap_torn(struct fc_pcap *pcap, const char *what);
-/* -EPROTO with a sentence, now and at every later call. */
+/* Returns -EPROTO with a message, now and in all later calls. */
 int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type);
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen);
 
-/* fc_pcap_next of a pcapng file. */
+/* fc_pcap_next for a pcapng file. */
 int fc_pcapng_next(struct fc_pcap *pcap, struct fc_pcap_frame *out);
 
 #endif

@@ -24,7 +24,7 @@ static int read_section(struct fc_pcap *pcap)
 	return 0;
 }
 
-/* if_tsresol: bit 7 set: 2^-n seconds, else 10^-n (section 4.2). */
+/* if_tsresol: if bit 7 is set, 2^-n seconds, else 10^-n (section 4.2). */
 static uint64_t ticks_per_second(uint8_t resolution)
 {
 	uint64_t ticks = 1;
@@ -42,7 +42,8 @@ static uint64_t ticks_per_second(uint8_t resolution)
 static int read_interface(struct fc_pcap *pcap, uint32_t block_bytes)
 {
 	if (block_bytes < 20 || pcap->interfaces_used == FC_PCAP_INTERFACES_MAX)
-		return fc_pcap_torn(pcap, "an interface description too short, or too many");
+		return fc_pcap_torn(
+			pcap, "an interface description that is too short, or too many of them");
 	if (fc_pcap_word16(pcap, pcap->at + 8) != FC_PCAP_ETHERNET)
 		return fc_pcap_not_ethernet(pcap, fc_pcap_word16(pcap, pcap->at + 8));
 	struct fc_pcap_interface *it = &pcap->interfaces[pcap->interfaces_used++];
@@ -72,7 +73,7 @@ static uint64_t to_nanoseconds(uint64_t ticks, uint64_t per_second)
 	return ticks / per_second * 1000000000u + (uint64_t)(fraction / per_second);
 }
 
-/* Fills `out` from an Enhanced (6) or obsolete (2) packet block, or a Simple one. */
+/* Fills `out` from an Enhanced (6), obsolete (2) or Simple packet block. */
 static int read_packet(struct fc_pcap *pcap, uint32_t kind, uint32_t block_bytes,
 		       struct fc_pcap_frame *out)
 {
@@ -86,7 +87,7 @@ static int read_packet(struct fc_pcap *pcap, uint32_t kind, uint32_t block_bytes
 			    : kind == BLOCK_PACKET_ENHANCED ? fc_pcap_word32(pcap, at + 8)
 							    : fc_pcap_word16(pcap, at + 8);
 	if (id >= pcap->interfaces_used)
-		return fc_pcap_torn(pcap, "a packet of an interface never described");
+		return fc_pcap_torn(pcap, "a packet of an interface without description");
 	const struct fc_pcap_interface *it = &pcap->interfaces[id];
 	if (simple) {
 		out->wire_bytes = fc_pcap_word32(pcap, at + 8);
@@ -117,7 +118,7 @@ int fc_pcapng_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 		const uint32_t kind = fc_pcap_word32(pcap, pcap->at);
 		int code = 0;
 
-		/* The byte order of a section is known only from inside it. */
+		/* The byte order of a section is stated inside it. */
 		if (kind == FC_PCAPNG_SECTION) {
 			if (!fc_pcap_has(pcap, pcap->at, 28))
 				return fc_pcap_torn(pcap, "inside a section header");

@@ -1,4 +1,4 @@
-/* Bytes into the shard: what is there already is compared and never changed. */
+/* Writes bytes to the shard. Bytes that are there already are compared and never changed. */
 #include "fc_copy.h"
 #include "fc_ll.h"
 #include "fc_ll128.h"
@@ -9,14 +9,14 @@
 
 _Static_assert((int)FC_HELD_BYTES >= (int)FC_LL128_GROUP_DATA, "the scratch holds a group");
 
-/* A generation being written, and how its units lie. */
+/* A generation that is written, and the layout of its units. */
 struct target {
 	struct fc_extractor *x;
 	struct fc_generation *generation;
 	uint8_t *data;
 	uint64_t *coverage;
-	uint64_t units; /* of the gradient; behind them lies what no step waits for */
-	uint32_t shift; /* log2 of the bytes of a unit */
+	uint64_t units; /* units of the gradient; those after them are not waited for */
+	uint32_t shift; /* log2 of the bytes per unit */
 };
 
 /* The LL lines of one packet, and where their data begins in the message. */
@@ -43,7 +43,7 @@ enum presence {
 	ALL,
 };
 
-/* How much of the units [from, stop) is there; NONE of an empty run. */
+/* How much of the units [from, stop) has arrived; NONE for an empty range. */
 static enum presence presence_of(const struct target *t, uint64_t from, uint64_t stop)
 {
 	uint64_t there = 0, absent = 0;
@@ -58,7 +58,7 @@ static enum presence presence_of(const struct target *t, uint64_t from, uint64_t
 	return absent ? SOME : ALL;
 }
 
-/* Units [from, stop) are there now; none of them was. */
+/* Marks units [from, stop) as arrived; none of them was. */
 static void cover(const struct target *t, uint64_t from, uint64_t stop)
 {
 	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
@@ -90,8 +90,8 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 	}
 }
 
-/* The gradient is read a step later, so it need not pass the caches; the commit
- * of the span has the fence. */
+/* Copies past the caches, since the gradient is read a step later; the commit of the span has the
+ * fence. */
 static void copy_run(uint8_t *to, const uint8_t *from, uint64_t bytes)
 {
 	const uint64_t head = -(uintptr_t)to % FC_CACHE_LINE_BYTES;
@@ -104,7 +104,7 @@ static void copy_run(uint8_t *to, const uint8_t *from, uint64_t bytes)
 	fc_copy_stream(to + head, from + head, bytes - head);
 }
 
-/* `bytes` of finished data to `dst`, both multiples of a unit. */
+/* Places `bytes` of final data at `dst`, both multiples of a unit. */
 static void place_run(const struct target *t, uint64_t dst, const uint8_t *data, uint64_t bytes)
 {
 	const uint64_t from = dst >> t->shift, stop = (dst + bytes) >> t->shift;
@@ -123,8 +123,8 @@ static void place_run(const struct target *t, uint64_t dst, const uint8_t *data,
 	}
 }
 
-/* Data bytes [from, stop) of the message, which `lines` hold, to `dst`. `from`
- * is where a line starts but for a segment that begins within one. */
+/* Places data bytes [from, stop) of the message, from `lines`, at `dst`. `from` is the start of a
+ * line, unless a segment begins inside a line. */
 static void place_lines(const struct target *t, const struct lines *l, uint64_t from, uint64_t stop,
 			uint64_t dst)
 {
@@ -148,7 +148,7 @@ static void place_lines(const struct target *t, const struct lines *l, uint64_t 
 		from += good;
 		dst += good;
 		if (from < stop) {
-			/* A line nobody wrote: its bytes stay missing. */
+			/* A line that was not written: its bytes stay missing. */
 			const uint64_t lost = 8 - from % 8;
 			t->x->counters->flag_mismatch_lines++;
 			from += lost;
@@ -182,7 +182,7 @@ void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint6
 	fc_set(x, sum, *sum + bytes);
 }
 
-/* The first segment that reaches beyond data byte `from`. */
+/* The first segment that extends beyond data byte `from`. */
 static uint32_t find_segment(const struct fc_segment *segments, uint32_t count, uint64_t from)
 {
 	uint32_t low = 0, high = count;
@@ -216,7 +216,7 @@ static void place_segments(const struct target *t, const struct fc_send *send,
 	}
 }
 
-/* Plain data bytes of the message from `from` on. */
+/* Places plain data bytes of the message from `from` on. */
 static void place_plain(const struct target *t, const struct fc_send *send, uint64_t from,
 			const uint8_t *data, uint64_t bytes)
 {
@@ -225,7 +225,7 @@ static void place_plain(const struct target *t, const struct fc_send *send, uint
 	place_segments(t, send, &l);
 }
 
-/* Lines of one LL128 group, the first of which is line `first`. A packet may end between them. */
+/* Places lines of one LL128 group, starting with line `first`. A packet may end between them. */
 static void place_ll128_lines(const struct target *t, const struct fc_send *send, uint64_t group,
 			      unsigned first, unsigned count, const uint8_t *lines, uint32_t flag)
 {
@@ -245,7 +245,7 @@ static void place_ll128_lines(const struct target *t, const struct fc_send *send
 	}
 }
 
-/* A path MTU is a multiple of a line, not always of a group. */
+/* A path MTU is a multiple of a line, but not always of a group. */
 static void place_ll128(const struct target *t, const struct fc_send *send, uint64_t wire_offset,
 			const uint8_t *payload, uint32_t payload_bytes, uint32_t flag)
 {
@@ -256,8 +256,7 @@ static void place_ll128(const struct target *t, const struct fc_send *send, uint
 
 	if (wire_offset % FC_LL128_LINE_BYTES)
 		return;
-	if (!flag &&
-	    whole_lines) /* not known from its number: at least one for all of the packet */
+	if (!flag && whole_lines) /* unknown: all lines must have that of the first */
 		flag = fc_ll128_flag(payload);
 	for (uint32_t line = 0; line < whole_lines;) {
 		const uint64_t wire_line = wire_offset / FC_LL128_LINE_BYTES + line;
@@ -301,7 +300,7 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		return;
 	}
 	const bool ll = send->protocol == FC_PROTOCOL_LL;
-	/* A path MTU is a multiple of a line; the parser's word is not believed. */
+	/* A path MTU is a multiple of a line; the parser's value is checked. */
 	if (ll && wire_offset % sizeof(struct fc_ll_line)) {
 		x->counters->ignored_packets++;
 		return;

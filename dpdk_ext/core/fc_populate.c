@@ -19,7 +19,7 @@ int fc_populate(uint8_t *start, uint64_t bytes)
 void fc_read_ahead(uint64_t address, uint64_t bytes)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = address / page * page;
-	void *start = (void *)(uintptr_t)first; /* a number: nobody holds it for longer */
+	void *start = (void *)(uintptr_t)first; /* used as a number only, not kept */
 
 	(void)madvise(start, address + bytes - first, MADV_WILLNEED);
 	(void)madvise(start, address + bytes - first, MADV_POPULATE_READ);

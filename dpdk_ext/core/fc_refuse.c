@@ -1,8 +1,8 @@
-/* What a receiver refused: a NAK that puts its queue pair in error names the request
- * that never reached memory; nothing after it did either. */
+/* Requests that a receiver refused: a NAK that puts its queue pair in error names the request that
+ * did not reach memory; nothing after it did either. */
 #include "fc_owners.h"
 
-/* An ACK can come out of a mirror before what it acknowledges. */
+/* A mirror may deliver an ACK before the packets that it acknowledges. */
 #define EARLY_PSNS 64
 
 static bool is_under_way(const struct fc_flow *flow, uint32_t psn24)
@@ -23,8 +23,8 @@ static uint32_t pair_hash(const uint8_t source[16], const uint8_t destination[16
 	return (uint32_t)(fc_key_hash(&key) >> 32) & (FC_FLOWS_MAX - 1);
 }
 
-/* The newest flow of a hash of hosts, as index + 1; 0: none. Anybody can send a NAK that ends a
- * queue pair: looking through all flows for each would hold up the parser. */
+/* Index + 1 of the newest flow with this hash of hosts; 0: none. Anybody can send such NAKs:
+ * searching all flows for each would block the parser. */
 static uint32_t newest_between(struct fc_parser *parser, const uint8_t source[16],
 			       const uint8_t destination[16])
 {
@@ -47,10 +47,10 @@ static bool is_between(const struct fc_flow *flow, const struct fc_packet *p)
 	       !memcmp(flow->key.destination, p->key.source, sizeof flow->key.source);
 }
 
-/* The other direction of the NAK's queue pair, or NULL where that is not certain. The
- * wire does not say it: a packet names its receiver only. A queue pair has one UDP port
- * both ways where its NIC keeps to that; else only the one flow there is can be meant.
- * in_network: of those alone that may write in the NAK's network. */
+/* The flow that a NAK refuses: the other direction of its queue pair; NULL: not certain. Packets
+ * name only their receiver. A queue pair uses one UDP port in both directions if its NIC does so;
+ * otherwise the flow is certain only if there is just one. in_network: consider only flows that
+ * may write in the NAK's network. */
 static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 {
 	struct fc_flows *flows = a->parser->flows;
@@ -60,11 +60,11 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 
 	uint32_t next = newest_between(a->parser, p->key.destination, p->key.source);
 
-	/* Two that it may mean are as good as more: nothing is certain then. */
+	/* Two candidates suffice: then it is not certain. */
 	while (next && ports < 2) {
 		struct fc_flow *flow = &flows->flows[next - 1];
 		next = a->parser->host_pairs.older[next - 1];
-		/* Only the first owner of a list knows its networks. */
+		/* Only the first owner of a list has its networks. */
 		if (!is_between(flow, p) ||
 		    (in_network && flow->network && !fc_network_has(flow, p->network)))
 			continue;
@@ -80,7 +80,7 @@ static struct fc_flow *refused_flow(const struct fc_arrival *a, bool in_network)
 	return hosts == 1 && is_under_way(of_hosts, p->psn) ? of_hosts : NULL;
 }
 
-/* before: what was refused up to now and need not be looked at again; 0: nothing. */
+/* before: requests up to here were refused earlier; 0: none. */
 static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow, uint64_t before)
 {
 	struct fc_flows *flows = a->parser->flows;
@@ -113,7 +113,7 @@ enum fc_verdict fc_note_refusal(struct fc_arrival *a)
 		}
 		return FC_ICRC_BAD;
 	}
-	/* A NAK may pass another link than the writes it refuses. */
+	/* A NAK may take another link than the writes that it refuses. */
 	struct fc_flow *flow = refused_flow(a, true);
 	if (!flow)
 		flow = refused_flow(a, false);

@@ -1,5 +1,5 @@
-/* What Python changes between spans: plans, and staged messages that by now have
- * a plan. Each change is committed by itself. */
+/* Changes that Python makes between spans: plans, and staged messages that have a plan now. Each
+ * change is committed separately. */
 #include <errno.h>
 
 #include "fc_error.h"
@@ -35,7 +35,7 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 		end = (uint64_t)s->data_byte + s->data_bytes;
 	}
 	if (end > room)
-		return fc_fail(EINVAL, "segments reach byte %llu of %llu that the message holds",
+		return fc_fail(EINVAL, "segments extend to byte %llu of a message of %llu bytes",
 			       (unsigned long long)end, (unsigned long long)room);
 	return 0;
 }
@@ -46,7 +46,7 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 	if (send->kind > FC_SEND_FINAL || send->protocol >= FC_PROTOCOLS ||
 	    send->skip_lines >= FC_LL128_GROUP_LINES || send->first_segment > segments_count ||
 	    send->segments > segments_count - send->first_segment)
-		return fc_fail(EINVAL, "a send names segments that are not there");
+		return fc_fail(EINVAL, "a send refers to segments that do not exist");
 	if (send->kind != FC_SEND_FINAL)
 		return 0;
 	if (!x->shard)
@@ -54,7 +54,8 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 	return check_segments(x, send, segments);
 }
 
-/* What is staged of a flow, by places in a run. Done again it is the same. */
+/* Numbers the staged messages of a flow by their position in a run. Repeating it has the same
+ * result. */
 static void number_staged(struct fc_extractor *x, uint32_t flow, const struct fc_flow_plan *plan)
 {
 	struct fc_message m;
@@ -81,16 +82,18 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	if (flow >= FC_FLOWS_MAX || plan->first_at > sends_count || plan->each_at > sends_count ||
 	    plan->first_sends > sends_count - plan->first_at ||
 	    plan->each_sends > sends_count - plan->each_at)
-		return fc_fail(EINVAL, "the plan of flow %u names sends that are not there", flow);
+		return fc_fail(EINVAL, "the plan of flow %u refers to sends that do not exist",
+			       flow);
 	if (plan->phase >= plan->stride)
 		return fc_fail(EINVAL, "the plan of flow %u has turn %llu of %llu", flow,
 			       (unsigned long long)plan->phase, (unsigned long long)plan->stride);
 	if (plan->second_at != UINT64_MAX && plan->second_at > plan->first_sends)
 		return fc_fail(EINVAL,
-			       "the plan of flow %u has its second step behind its first sends",
+			       "the plan of flow %u has its second step after its first sends",
 			       flow);
 	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
-		return fc_fail(EINVAL, "the plan of flow %u names a frontier that is not there",
+		return fc_fail(EINVAL,
+			       "the plan of flow %u refers to a frontier that does not exist",
 			       flow);
 	if (sends_count > h->sends_max - at || segments_count > h->segments_max - first_segment)
 		return fc_fail(ENOSPC,
@@ -156,7 +159,8 @@ void fc_plans_forget(struct fc_extractor *x)
 	struct fc_staging_header *h = x->staging->header;
 
 	fc_held_replanned(x);
-	/* Before the tables it names are free: done again after a kill it is the same. */
+	/* Before the tables that it names are freed; repeated after a kill it has the same result.
+	 */
 	fc_homes_close(x);
 	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {
 		struct fc_flow_plan *plan = &x->staging->plans[flow];
@@ -186,7 +190,7 @@ int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 int fc_plan_skip(struct fc_extractor *x, uint32_t flow, const struct fc_skip *skip)
 {
 	if (flow >= FC_FLOWS_MAX || skip->resume < skip->from)
-		return fc_fail(EINVAL, "flow %u cannot skip there", flow);
+		return fc_fail(EINVAL, "the skip of flow %u is not valid", flow);
 	struct fc_flow_plan *plan = &x->staging->plans[flow];
 	if (!fc_plan_follows(plan))
 		return fc_fail(EINVAL, "flow %u has no plan that could skip messages", flow);
@@ -224,13 +228,13 @@ int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
 
 void fc_homes_close(struct fc_extractor *x)
 {
-	/* No journal: done again it is the same. */
+	/* Without journal: repeated it has the same result. */
 	for (uint64_t i = 0; i <= x->staging->mask; i++)
 		if (fc_home_kind(&x->staging->homes[i]) == FC_HOME_SHARD)
 			x->staging->homes[i].kind = FC_HOME_IGNORED;
 }
 
-/* The home word of a staged message, if the pool has not lost it. */
+/* Sets the home of a staged message, if the pool still has the message. */
 static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
 		   uint64_t where, uint64_t step)
 {
@@ -238,8 +242,8 @@ static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t 
 		fc_home_set(x, m->position, kind, where, step);
 }
 
-/* Moves what came of the message into the shard. A packet's bit goes with it, so
- * that a commit in between loses no count. */
+/* Moves the received packets of a message to the shard. Each packet's bit moves with it, so that a
+ * commit in between loses no count. */
 static void move_packets(struct fc_extractor *x, struct fc_staged *r, const struct fc_decision *d)
 {
 	uint64_t *bitmap = (uint64_t *)(x->staging->data + r->block_at);
@@ -277,7 +281,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
 				  r->conflict_stop - r->conflict_from);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
-		/* Moving may be committed half way: it must not look whole then. */
+		/* The move may be committed half-way, so the message must not look complete. */
 		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
 	}

@@ -14,10 +14,10 @@ _Static_assert(offsetof(struct fc_ring_header, readers_of) % 128 == 0, "tails ha
 _Static_assert(sizeof(struct fc_reader) % 128 == 0, "no reader shares a line with another");
 _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fits its page");
 
-/* Upper bound of what one ring may ask for: 2^26 slots of 64 KiB would be 4 TiB. */
+/* Upper bound of a ring's size: 2^26 slots of 64 KiB would be 4 TiB. */
 #define SLOTS_MAX (1ull << 26)
 #define SLOT_BYTES_MAX 65536u
-/* Until a writer publishes what it has written, or is known to be dead between the two. */
+/* How often to wait for a writer to publish, before it is taken for dead. */
 #define COMMIT_LOOKS 1000
 
 static int check_geometry(uint64_t slots, uint32_t slot_bytes)
@@ -89,7 +89,7 @@ static int check_header(const struct fc_ring_header *header, uint64_t mapped, co
 	if (code < 0)
 		return code;
 	if (header->readers < 1 || header->readers > FC_READERS_MAX)
-		return fc_fail(EINVAL, "%s is said to have %llu readers", path,
+		return fc_fail(EINVAL, "%s has an invalid number of readers: %llu", path,
 			       (unsigned long long)header->readers);
 	if (header->slots_per_page != FC_HUGE_PAGE_BYTES / header->slot_bytes ||
 	    header->file_bytes != mapped ||
@@ -203,8 +203,8 @@ void fc_commit_write(void *copies, size_t bytes, uint64_t was, const void *commi
 	struct fc_commit_stamp *stamp = stamp_of(copies, bytes, 1 - in_force);
 
 	__atomic_store_n(&stamp->at_position, FC_BEING_WRITTEN, __ATOMIC_RELAXED);
-	/* Who reads any of what follows reads that it is being written, behind an acquire fence;
-	 * and a position that was published before. */
+	/* A reader that sees anything of what follows, after an acquire fence, also sees that the
+	 * copy is being written and a position that was published before. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memcpy(stamp + 1, (const struct fc_commit_stamp *)commit + 1, bytes - sizeof *stamp);
 	__atomic_store_n(&stamp->sequence, sequence, __ATOMIC_RELAXED);
@@ -217,8 +217,9 @@ void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published,
 	uint64_t position, now;
 	unsigned looks = 0;
 
-	/* A writer goes on meanwhile: twice within one look at a few hundred bytes at most. What it
-	 * has not published yet is not read: who looks again might read what came before. */
+	/* The writer runs meanwhile, and may write twice during a read of a few hundred bytes at
+	 * most. A copy that is not published yet is not read; otherwise a later read could return
+	 * an older one. */
 	do {
 		position = FC_LOAD_ACQUIRE(published);
 		const struct fc_commit_stamp *stamp =

@@ -1,5 +1,5 @@
-/* What one does with a ring: create, open, find a slot, publish. Inlines for C,
- * so cffi does not read this file; what Python calls is in fc_ring_api.h. */
+/* Operations on a ring: create, open, find a slot, publish. Inline functions, so not read by cffi;
+ * functions for Python are in fc_ring_api.h. */
 #ifndef FC_RING_OPS_H
 #define FC_RING_OPS_H
 
@@ -15,7 +15,7 @@ static inline struct fc_slot *fc_ring_slot(const struct fc_ring *ring, uint64_t 
 				  (index - page * ring->slots_per_page) * ring->slot_bytes);
 }
 
-/* What lies before it every reader has passed. */
+/* Position that all readers have passed. */
 static inline uint64_t fc_ring_free_from(const struct fc_ring *ring)
 {
 	const struct fc_ring_header *header = ring->header;
@@ -29,20 +29,20 @@ static inline uint64_t fc_ring_free_from(const struct fc_ring *ring)
 	return least;
 }
 
-/* What both copies of a commit begin with. */
+/* First fields of both copies of a commit. */
 struct fc_commit_stamp {
 	uint64_t at_position, sequence;
 };
 
 #define FC_BEING_WRITTEN UINT64_MAX
 
-/* Which of two copies of so many bytes is in force at `position`. */
+/* Index of the valid one of two copies of `bytes` bytes, at `position`. */
 unsigned fc_committed(const void *copies, size_t bytes, uint64_t position);
-/* Writes `commit` over the copy that is not in force at `was`, for `position`, which its caller
- * then publishes by release: readers of the position before see the other one untouched. */
+/* Overwrites the copy that is not valid at `was` with `commit` for `position`. The caller then
+ * publishes `position` (release); readers of the position before see the other copy unchanged. */
 void fc_commit_write(void *copies, size_t bytes, uint64_t was, const void *commit,
 		     uint64_t position);
-/* The copy in force at *published: pairs with fc_commit_write(). */
+/* Reads the copy that is valid at *published: pairs with fc_commit_write(). */
 void fc_commit_read(const void *copies, size_t bytes, const uint64_t *published, void *out);
 
 #endif

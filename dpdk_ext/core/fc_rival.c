@@ -1,9 +1,9 @@
-/* Two packets of one PSN, both whole, that differ: who tells which one the sender sent? Where
- * the owners of a key stand beside each other, or a packet was refused, the two do not meet
- * in one message. Each is named to the extractor, which holds their bytes against each other. */
+/* Two complete packets with the same PSN that differ: which one did the sender send? If a key has
+ * several owners, or a packet was refused, they belong to different messages. The mark names the
+ * other message to the extractor, which compares the bytes. */
 #include "fc_owners.h"
 
-/* The PSN of the packet as the owner of message `m` counts it. */
+/* Whether the packet is part of message `m`, with PSNs as its owner counts them. */
 static bool is_at(const struct fc_arrival *a, const struct fc_message *m)
 {
 	const struct fc_packet *p = a->packet;
@@ -17,25 +17,25 @@ static bool is_at(const struct fc_arrival *a, const struct fc_message *m)
 	       (fc_is_last(p->opcode) || p->payload_bytes == m->pmtu_bytes);
 }
 
-/* May the owner of a->flow have sent a write to this key of memory? A stranger does not know
- * any of them; what has another address is no less likely to be made up. */
+/* Whether the owner of a->flow may have written with this memory key. Other senders do not know
+ * its keys; another address does not make a packet more trustworthy. */
 static bool knows_key(const struct fc_arrival *a, const struct fc_message *m, uint32_t rkey)
 {
 	return !(m->flags & FC_MESSAGE_RETH) || m->rkey == rkey ||
 	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, rkey);
 }
 
-/* Can a packet without an address be no more of this owner's, of whose memory keys the owner that
- * sends knows none? A copy comes before its sender is as many packets on. One that begins anew,
- * as a job that is started again, sends on from where all of the one before lies far behind. */
+/* Whether a packet without an address cannot belong to this owner, whose memory keys the sending
+ * owner does not know. A mirrored copy arrives before its sender is FC_COPY_PACKETS further. A
+ * restarted job continues from where everything of the earlier owner is far behind. */
 static bool is_over(const struct fc_arrival *a, const struct fc_flow *owner, uint64_t psn)
 {
 	return owner != a->flow &&
 	       (owner->next_psn > psn + FC_COPY_PACKETS || a->flow->unbroken >= FC_LEAP_PACKETS);
 }
 
-/* The message of this owner that the packet may be of, though it is `own`'s; or NULL. Without an
- * address it may be of any that has such a packet there: what `own` says of itself may be made up. */
+/* The message of this owner, other than `own`, that the packet may belong to; or NULL. Without an
+ * address it may be any message with such a packet, since what `own` states may be forged. */
 static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
 				   const struct fc_message *own)
 {

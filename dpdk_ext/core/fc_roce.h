@@ -1,6 +1,6 @@
-/* Ethernet to ICRC: the only header offsets and opcodes we have. Wire structs
- * are bytes only: no packing pragma, no bit-field order, no alignment.
- * IB: InfiniBand Architecture Specification vol 1 rel 1.4; RoCEv2: its annex A17. */
+/* Ethernet to ICRC: all header offsets and opcodes that FlowCheck uses. Wire structs consist of
+ * bytes: no packing pragma, bit-field order or alignment. IB: InfiniBand Architecture
+ * Specification vol 1 rel 1.4; RoCEv2: its annex A17. */
 #ifndef FC_ROCE_H
 #define FC_ROCE_H
 
@@ -79,8 +79,8 @@ enum fc_wire_limits {
 	FC_LLC_STP = 0x424203, /* DSAP, SSAP, control of 802.1D BPDUs */
 	FC_LLC_SNAP = 0xaaaa03,
 	FC_SHIM_BYTES = 28,         /* vendor telemetry between UDP and BTH */
-	FC_SHIM_FILL_OPCODE = 0xaa, /* what it puts where a BTH has its opcode */
-	FC_SHIM_FILL_QP = 0xbbbbbb, /* and its destination QP */
+	FC_SHIM_FILL_OPCODE = 0xaa, /* its byte at the place of a BTH's opcode */
+	FC_SHIM_FILL_QP = 0xbbbbbb, /* and of the destination QP */
 };
 #define FC_MESSAGE_BYTES_MAX 0x80000000u /* IB 9.7.4.1.5: 2^31 bytes */
 
@@ -105,7 +105,7 @@ struct fc_ipv6 {
 };
 _Static_assert(sizeof(struct fc_ipv6) == 40, "IPv6 is 40 bytes");
 
-/* Hop-by-hop, routing and destination options: length in 8 bytes beyond the first 8. */
+/* Hop-by-hop, routing and destination options; length in units of 8 bytes beyond the first 8. */
 struct fc_ipv6_extension {
 	uint8_t next, length, options[6];
 };
@@ -146,7 +146,7 @@ struct fc_deth {
 };
 _Static_assert(sizeof(struct fc_deth) == 8, "DETH is 8 bytes");
 
-/* What is left of a frame. Every header is taken through fc_take(). */
+/* The rest of a frame. Every header is read with fc_take(). */
 struct fc_cursor {
 	const uint8_t *pos, *end;
 };
@@ -176,8 +176,8 @@ static inline bool fc_is_send(uint8_t opcode)
 	       opcode == FC_RC_SEND_ONLY_INVALIDATE;
 }
 
-/* Of SEND opcodes: first packet of a message, last packet, four bytes before the
- * payload (immediate, or the key to invalidate). */
+/* For SEND opcodes: first packet of a message, last packet, four bytes before the payload
+ * (immediate, or the key to invalidate). */
 static inline bool fc_send_starts(uint8_t opcode)
 {
 	return opcode == FC_RC_SEND_FIRST || opcode == FC_RC_SEND_ONLY ||
@@ -211,7 +211,7 @@ static inline bool fc_is_last(uint8_t opcode)
 	return opcode >= FC_RC_WRITE_LAST && opcode <= FC_RC_WRITE_ONLY_IMM;
 }
 
-/* PSNs are 24-bit serial numbers: the sign of the difference tells order. */
+/* PSNs are 24-bit serial numbers: the sign of the difference gives the order. */
 static inline int32_t fc_psn_diff(uint32_t a, uint32_t b)
 {
 	return (int32_t)((a - b) << 8) >> 8;

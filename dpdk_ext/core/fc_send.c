@@ -1,6 +1,6 @@
-/* SENDs into messages. No RETH says how long one is, so a record holds what lies side
- * by side without a gap: only then is it certain that no end and no start was lost in
- * between. Runs that meet become one. */
+/* Assigns packets to SENDs. No RETH gives their length, so a record holds packets that are
+ * adjacent without a gap; only then no start or end was lost in between. Adjacent runs are merged.
+ */
 #include "fc_owners.h"
 
 static bool is_start(const struct fc_arrival *a)
@@ -13,7 +13,7 @@ static bool is_end(const struct fc_arrival *a)
 	return fc_send_ends(a->packet->opcode);
 }
 
-/* IB 9.7.4.1: First and Middle carry the path MTU, the others no more. */
+/* IB 9.7.4.1: First and Middle carry the path MTU, the others at most that. */
 static bool size_fits(const struct fc_arrival *a)
 {
 	const uint32_t pmtu = a->flow->pmtu_bytes, bytes = a->packet->payload_bytes;
@@ -21,7 +21,7 @@ static bool size_fits(const struct fc_arrival *a)
 	return !pmtu || (is_end(a) ? bytes <= pmtu : bytes == pmtu);
 }
 
-/* A packet seen before says what it said then. */
+/* Whether a packet that was seen before has the same content as then. */
 static bool same_packet(const struct fc_arrival *a, const struct fc_message *m)
 {
 	const bool first = m->kind == FC_KIND_SEND && a->psn == m->first_psn;
@@ -36,7 +36,7 @@ static bool same_packet(const struct fc_arrival *a, const struct fc_message *m)
 	       m->length_bytes - (m->packets - 1) * m->pmtu_bytes == a->packet->payload_bytes;
 }
 
-/* The run that ends just before this packet, and the one that starts behind it. */
+/* The run that ends just before this packet, and the one that starts just after it. */
 static struct fc_message *left_of(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	struct fc_message *m = near->before;
@@ -56,7 +56,8 @@ static bool is_open(const struct fc_message *m)
 	return m->kind != FC_KIND_WRITE && !(m->flags & FC_MESSAGE_LAST);
 }
 
-/* A start follows an end, and nothing else does; the whole is no longer than allowed. */
+/* Whether a start follows an end and nothing else does, and the message is not longer than
+ * allowed. */
 static bool agrees(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const struct fc_message *left = left_of(a, near), *right = right_of(a, near);
@@ -71,7 +72,7 @@ static bool agrees(const struct fc_arrival *a, const struct fc_neighbours *near)
 	return bytes <= FC_MESSAGE_BYTES_MAX;
 }
 
-/* This packet, and the run behind it if there is one, into a run or one of its own. */
+/* Adds the packet to a run, merged with the run after it, or to a new one. */
 static struct fc_message *join(struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	struct fc_message *left = is_start(a) ? NULL : left_of(a, near);
@@ -117,7 +118,7 @@ static void note_ends(const struct fc_arrival *a, struct fc_message *m)
 	}
 }
 
-/* No number runs on over a SEND: writes are counted, and NCCL mixes the two nowhere. */
+/* SENDs end the count of message numbers: only writes are counted, and NCCL does not mix both. */
 static void note_frontier(struct fc_arrival *a, const struct fc_message *m)
 {
 	struct fc_flow *flow = a->flow;
@@ -160,7 +161,7 @@ static enum fc_verdict place(struct fc_arrival *a, const struct fc_neighbours *n
 	return mark_send(a, m);
 }
 
-/* Does a start stand where this owner sent something else? */
+/* Whether a start is at a place where this owner sent something else. */
 static bool is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return is_start(a) && near->at && !(near->at->flags & FC_MESSAGE_INFERRED) &&
@@ -190,7 +191,7 @@ enum fc_verdict fc_place_send(struct fc_arrival *a)
 	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
 	const bool doubted = a->flow->owner & FC_OWNER_DOUBTED;
 
-	/* A start where something else was, or a second sign far behind: somebody new. */
+	/* A start at the place of something else, or a second sign far behind: a new owner. */
 	if (is_new_owner(a, &near) || (is_start(a) && doubted && fc_is_far_behind(a))) {
 		const enum fc_verdict said = fc_begin_owner(a, &near);
 		if (said != FC_WRITE)

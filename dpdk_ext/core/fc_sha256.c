@@ -1,10 +1,9 @@
-/* FIPS 180-4 (sections 5 and 6.2); Intel's SHA extensions as its instruction set reference
- * tells them (SHA256RNDS2, SHA256MSG1, SHA256MSG2).
- *
- * OpenSSL sums one stream a call, at the latency of its rounds: of a byte that goes into two sums
- * that is twice the time. Two streams in turn leave the unit no pause, and what copies the bytes
- * and makes their crc goes through units that wait meanwhile. Compiled for AVX, whose
- * instructions name their result: moving registers costs a tenth of the rate without. */
+/* SHA-256 of two streams by Intel's SHA extensions (FIPS 180-4, sections 5 and 6.2; Intel's
+ * instruction set reference, SHA256RNDS2, SHA256MSG1, SHA256MSG2). OpenSSL hashes one stream per
+ * call, limited by the latency of its rounds; for bytes that go into two hashes that takes twice
+ * the time. Two interleaved streams keep the SHA unit busy, while copying the bytes and computing
+ * their CRC use units that are idle. Compiled for AVX, whose instructions have a separate result
+ * register: without it, register moves cost a tenth of the rate. */
 #include "fc_sha256.h"
 
 #include <string.h>
@@ -14,7 +13,7 @@
 
 #define BLOCK ((size_t)64)
 
-/* Of two streams. */
+/* One block of each stream. */
 struct blocks {
 	uint32_t *state, *other_state;
 	const uint8_t *data, *other_data;
@@ -39,8 +38,8 @@ static const uint32_t round_words[64] __attribute__((aligned(16))) = {
 };
 /* clang-format on */
 
-/* One stream's block: the words a b e f and c d g h, as the instructions want them, and
- * the last sixteen words of the message's schedule. */
+/* Block of one stream: the words a b e f and c d g h in the order of the instructions, and the
+ * last sixteen words of the message schedule. */
 struct lane {
 	__m128i abef, cdgh, words[4];
 };
@@ -64,7 +63,7 @@ SHA_TARGET static inline void store_state(const struct lane *lane, uint32_t *sta
 	_mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
-/* What is loaded is put to `to` and folded into `crc` as well, unless they are NULL. */
+/* The loaded data is also copied to `to` and folded into `crc`, unless they are NULL. */
 SHA_INLINE void load_words(struct lane *lane, const uint8_t *block, uint8_t *to,
 			   struct folding *crc)
 {
@@ -80,7 +79,7 @@ SHA_INLINE void load_words(struct lane *lane, const uint8_t *block, uint8_t *to,
 	}
 }
 
-/* The words of rounds 4 * group to 4 * group + 3, their keys added. */
+/* Words of rounds 4 * group to 4 * group + 3, with the round keys added. */
 SHA_INLINE __m128i keyed(__m128i *words, int group)
 {
 	const int own = group & 3, next = (group + 1) & 3, third = (group + 2) & 3;
@@ -95,7 +94,7 @@ SHA_INLINE __m128i keyed(__m128i *words, int group)
 			     _mm_load_si128((const __m128i *)(round_words + 4 * group)));
 }
 
-/* Those four rounds. */
+/* Executes these four rounds. */
 SHA_INLINE void four(struct lane *lane, __m128i words)
 {
 	lane->cdgh = _mm_sha256rnds2_epu32(lane->cdgh, lane->abef, words);
@@ -119,8 +118,8 @@ SHA_TARGET static void blocks_of_one(uint32_t *state, const uint8_t *data, size_
 	store_state(&one, state);
 }
 
-/* What `to` and `crc` take, unless they are NULL, is the data of the first. same: the other's is
- * the same, whose words are made once. */
+/* `to` and `crc`, unless NULL, get the data of the first stream. same: both streams have the same
+ * data, whose schedule is computed once. */
 SHA_INLINE void two_lanes(struct blocks in, uint8_t *to, struct folding *crc, bool same)
 {
 	struct lane one, two;
@@ -156,7 +155,7 @@ SHA_INLINE void same_or_not(struct blocks in, uint8_t *to, struct folding *crc)
 		two_lanes(in, to, crc, false);
 }
 
-/* One block at least. */
+/* At least one block. */
 SHA_TARGET static void blocks_of_two(struct blocks in, uint8_t *to, uint32_t *crc)
 {
 	if (crc) {
@@ -179,7 +178,7 @@ bool fc_sha256_here(void)
 	__builtin_cpu_init();
 	if (!__builtin_cpu_supports("avx") || !__builtin_cpu_supports("pclmul"))
 		return false;
-	/* gcc 12 does not know the name "sha". CPUID leaf 7, EBX bit 29. */
+	/* gcc 12 does not know the feature name "sha". CPUID leaf 7, EBX bit 29. */
 	__asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
 	return ebx >> 29 & 1;
 }
@@ -210,7 +209,7 @@ void fc_sha256_begin(struct fc_sha256 *sum)
 	memcpy(sum->words, first, sizeof first);
 }
 
-/* Completes the block that is held, as far as there are bytes; how many were taken. */
+/* Completes the buffered block as far as there are bytes; returns the bytes used. */
 static size_t fill_held(struct fc_sha256 *sum, const uint8_t *data, size_t bytes)
 {
 	const size_t room = BLOCK - sum->held_bytes, taken = bytes < room ? bytes : room;
@@ -226,7 +225,7 @@ static size_t fill_held(struct fc_sha256 *sum, const uint8_t *data, size_t bytes
 	return taken;
 }
 
-/* Whole blocks and the rest of a stream of which no block is held. */
+/* Hashes whole blocks and buffers the rest; no block may be buffered before. */
 static void add_rest(struct fc_sha256 *sum, const uint8_t *data, size_t bytes)
 {
 	const size_t blocks = bytes / BLOCK;
@@ -244,7 +243,7 @@ static void copy(uint8_t *to, const uint8_t *data, size_t bytes, uint32_t *crc)
 		*crc = fc_crc32(*crc, data, bytes);
 }
 
-/* As much of both; what `to` and `crc` take, unless they are NULL, is `data`. */
+/* Adds equally many bytes to both; `to` and `crc`, unless NULL, get `data`. */
 static void add_both(struct fc_sha256 *sum, const uint8_t *data, struct fc_sha256 *other,
 		     const uint8_t *other_data, size_t bytes, uint8_t *to, uint32_t *crc)
 {

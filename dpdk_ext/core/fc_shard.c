@@ -15,7 +15,7 @@ _Static_assert(offsetof(struct fc_shard_header, applied_step) % 128 == 0, "lines
 #define FRONTIERS_AT 4096
 #define COVERAGE_AT (FRONTIERS_AT + FC_FRONTIERS * sizeof(uint64_t))
 
-/* Larger than any model: keeps every product below 2^64. */
+/* Larger than any model; all products stay below 2^64. */
 #define GRADIENT_BYTES_MAX (1ull << 46)
 
 struct layout {
@@ -27,7 +27,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple)
 	return (bytes + multiple - 1) / multiple * multiple;
 }
 
-/* bytes: of a gradient and what lies behind it */
+/* bytes: of the gradient and of what follows it */
 static struct layout layout_for(uint64_t bytes, uint32_t unit_bytes)
 {
 	struct layout at;
@@ -45,12 +45,14 @@ static int check_geometry(uint64_t gradient_bytes, uint64_t held_bytes, uint32_t
 		return fc_fail(EINVAL, "elements of %u bytes: must be 2, 4 or 8", unit_bytes);
 	if (gradient_bytes == 0 || gradient_bytes % unit_bytes ||
 	    gradient_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(EINVAL, "a gradient of %llu bytes in elements of %u: not possible",
+		return fc_fail(EINVAL,
+			       "a gradient of %llu bytes in elements of %u bytes is not possible",
 			       (unsigned long long)gradient_bytes, unit_bytes);
 	if (held_bytes % unit_bytes || held_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(EINVAL,
-			       "%llu bytes behind a gradient in elements of %u: not possible",
-			       (unsigned long long)held_bytes, unit_bytes);
+		return fc_fail(
+			EINVAL,
+			"%llu bytes after a gradient in elements of %u bytes are not possible",
+			(unsigned long long)held_bytes, unit_bytes);
 	return 0;
 }
 
@@ -177,7 +179,7 @@ uint64_t fc_shard_step(const struct fc_shard *shard, uint32_t generation)
 
 uint64_t fc_shard_begun(const struct fc_shard *shard, uint32_t generation)
 {
-	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* behind what was read of the generation */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE); /* orders this after the reads of the generation */
 	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun);
 }
 
@@ -194,8 +196,8 @@ int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
 void fc_shard_settle(struct fc_shard *shard)
 {
 	FC_STORE_RELEASE(&shard->header->settled, shard->header->settled + 1);
-	/* Coverage that is set from here on is not seen before this number: who saw it reads no
-	 * smaller one behind it (stages/replica_update/early_step.py). */
+	/* Coverage that is set from here on is not visible before the new number: a reader that
+	 * saw it does not read a smaller one afterwards (stages/replica_update/early_step.py). */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
@@ -209,7 +211,8 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	struct fc_generation *g = &shard->header->generations[generation];
 
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_EMPTY);
-	/* Who reads coverage of the new opening reads no older state behind it. */
+	/* A reader that sees coverage of the new opening does not read an older state afterwards.
+	 */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
@@ -217,10 +220,10 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	g->held_units = 0;
 	g->held_conflict_bytes = 0;
 	FC_STORE_RELEASE(&g->begun, g->begun + 1); /* pairs with fc_shard_begun() */
-	/* Who reads this step reads no older state behind it. */
+	/* A reader that sees this step does not read an older state afterwards. */
 	FC_STORE_RELEASE(&g->step, step);
 	FC_STORE_RELEASE(&g->state, FC_GENERATION_OPEN); /* pairs with fc_shard_state() */
-	fc_copy_fence(); /* no byte of it is seen before `begun`, also of those past the caches */
+	fc_copy_fence(); /* no byte, even past the caches, is visible before `begun` */
 }
 
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation)
@@ -261,11 +264,11 @@ int fc_shard_doubted(const struct fc_shard *shard, uint32_t generation)
 	       FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun);
 }
 
-/* First unit at or after `from` whose bit is `value`, or `units`. */
+/* First unit at or after `from` whose bit is `value`; `units`: none. */
 static uint64_t find_unit(const uint64_t *coverage, uint64_t from, uint64_t units, bool value)
 {
 	while (from < units) {
-		/* Acquire: what is read behind a look at it (`settled`) is no older than it. */
+		/* Acquire: what is read after coverage (`settled`) is not older than it. */
 		const uint64_t there = FC_LOAD_ACQUIRE(&coverage[from / 64]);
 		const uint64_t word = value ? there : ~there;
 		const uint64_t rest = word >> (from % 64);

@@ -1,25 +1,24 @@
-/* The flat gradient in named shared memory: two generations, each with one bit
- * per element that says whether it is there. Read by the compiler and by cffi.
+/* The flat gradient in named shared memory: two generations, each with one bit per element that
+ * says whether it has arrived. Read by the compiler and by cffi.
  *
- *   0         struct fc_shard_header
- *   4 KiB     frontiers: 64-bit words
- *   68 KiB    coverage of generation 0, then 1 (64-byte multiples)
- *   2 MiB ..  data of generation 0, then 1 (2 MiB multiples)
+ * 0         struct fc_shard_header
+ * 4 KiB     frontiers: 64-bit words
+ * 68 KiB    coverage of generation 0, then 1 (64-byte multiples)
+ * 2 MiB ..  data of generation 0, then 1 (2 MiB multiples)
  *
- *   who        writes
- *   extractor  generations, frontiers, coverage, data
- *   updater    applied_step, doubted
+ * process    writes
+ * extractor  generations, frontiers, coverage, data
+ * updater    applied_step, doubted
  *
- * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every
- * unit is there and stays until the step is applied. LOST: it never will be. A copy that
- * differs may come while it is COMPLETE: the updater looks once more before it commits the
- * step, and doubts the generation where one came. What comes behind the commit is counted
- * until the generation is opened anew.
- * Behind the gradient lies what else an iteration sends, `held_bytes`: no step waits
- * for it, nor is any the worse where it lacks something.
+ * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every unit has arrived
+ * and stays until the step is applied. LOST: it will never be complete. A copy with other bytes
+ * may arrive while a generation is COMPLETE: the updater checks again before it commits the step,
+ * and marks the generation as doubted if there was one. Later conflicts are counted until the
+ * generation is opened again. The data of an iteration that is no gradient follows the gradient
+ * (`held_bytes`): no step waits for it or depends on it.
  *
- * The frontier of a planned flow is the number of the first message that no mirror
- * point told yet; what comes after it waits. It is here since all rings share it. */
+ * The frontier of a planned flow is the number of the first message that no mirror point has
+ * reported yet; messages after it wait. It is in this file because all rings share it. */
 #ifndef FC_SHARD_H
 #define FC_SHARD_H
 
@@ -42,32 +41,32 @@ struct fc_generation {
 	uint64_t state; /* enum fc_generation_state */
 	uint64_t step;
 	uint64_t covered_units;
-	uint64_t conflict_bytes; /* of which two copies differ: it is not taken */
-	uint64_t begun;          /* how often it was opened: another number, other bytes */
-	uint64_t held_units, held_conflict_bytes; /* likewise, of what lies behind the gradient */
+	uint64_t conflict_bytes; /* bytes in which copies differ: then it is not applied */
+	uint64_t begun;          /* number of openings; each has another value */
+	uint64_t held_units, held_conflict_bytes; /* the same for the data after the gradient */
 	uint64_t spare[9];
 };
 
 struct fc_shard_header {
 	uint8_t magic[8]; /* "FCSHARD\0" */
 	uint32_t layout_version;
-	uint32_t unit_bytes; /* of one element: 2, 4 or 8 */
+	uint32_t unit_bytes; /* bytes of one element: 2, 4 or 8 */
 	uint64_t gradient_bytes;
 	uint64_t file_bytes;
-	uint64_t coverage_offset, coverage_bytes; /* of generation 0; bytes of each */
-	uint64_t data_offset, data_bytes;         /* likewise */
-	/* Of the extractor: what the coverage told before this last grew can be read. Until then
-	 * the bytes may still be on their way past the caches. */
+	uint64_t coverage_offset, coverage_bytes; /* of generation 0; of each */
+	uint64_t data_offset, data_bytes;         /* the same */
+	/* Written by the extractor: coverage that was set before the last increment can be read.
+	 * Other bytes may still be on their way past the caches. */
 	uint64_t settled;
-	uint64_t held_bytes; /* behind each gradient */
-	/* Of the extractor: grows behind every time that coverage or counts of an open span were taken
-	 * back, after a kill: who saw them before has seen what is no more. */
+	uint64_t held_bytes; /* bytes after each gradient */
+	/* Written by the extractor: incremented after each rollback of coverage or counts, which
+	 * follows a kill. A reader that saw them before must discard them. */
 	uint64_t undone;
 	uint8_t pad_identity[40];
 	struct fc_generation generations[FC_GENERATIONS];
-	uint64_t applied_step; /* the updater's word; 0: none yet */
-	/* The updater's: `begun` of a generation that was COMPLETE and is not taken, as two copies
-	 * differ. */
+	uint64_t applied_step; /* written by the updater; 0: none yet */
+	/* Written by the updater: `begun` of a COMPLETE generation that it did not apply, since
+	 * copies differ. */
 	uint64_t doubted[FC_GENERATIONS];
 	uint8_t pad_applied[104];
 };
@@ -80,7 +79,7 @@ struct fc_shard {
 
 int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_bytes,
 		    uint32_t unit_bytes, struct fc_shard *out);
-/* Opens and checks magic, layout version and every size. */
+/* Opens the file and checks magic, layout version and all sizes. */
 int fc_shard_open(const char *path, struct fc_shard *out);
 void fc_shard_close(struct fc_shard *shard);
 
@@ -90,38 +89,37 @@ uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation);
 uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which);
 uint64_t fc_shard_state(const struct fc_shard *shard, uint32_t generation);
 uint64_t fc_shard_applied(const struct fc_shard *shard);
-/* Of a look at coverage the one that was read behind it counts: what was seen there can be read once
- * this is greater. */
+/* Read it after coverage: what was seen there can be read once this value has grown. */
 uint64_t fc_shard_settled(const struct fc_shard *shard);
-/* Read before and behind, and the same: nothing that was seen between was taken back. */
+/* Read before and after: if equal, nothing that was read between was rolled back. */
 uint64_t fc_shard_undone(const struct fc_shard *shard);
 uint64_t fc_shard_step(const struct fc_shard *shard, uint32_t generation);
-/* Read before and behind, and the same: what was read between is of one opening. */
+/* Read before and after: if equal, everything read between is of one opening. */
 uint64_t fc_shard_begun(const struct fc_shard *shard, uint32_t generation);
-/* All that lies behind the gradient is there, no two copies differ, and it can be read. */
+/* 1: all data after the gradient has arrived, without conflict, and can be read. */
 int fc_shard_held(const struct fc_shard *shard, uint32_t generation);
 
-/* Extractor: forgets what the generation held and opens it for `step`. */
+/* Extractor: empties the generation and opens it for `step`. */
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);
-/* Extractor: its stores so far are fenced. */
+/* Extractor: all its stores so far are fenced. */
 void fc_shard_settle(struct fc_shard *shard);
-/* Extractor: changes of an open span were taken back. */
+/* Extractor: changes of an open span were rolled back. */
 void fc_shard_undo(struct fc_shard *shard);
-/* Extractor: COMPLETE if every unit is there. Returns 1 if it is complete now. */
+/* Extractor: sets COMPLETE if every unit has arrived. Returns 1 if it is complete now. */
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation);
-/* Extractor: the step will never be whole. */
+/* Extractor: the step will never be complete. */
 void fc_shard_lose(struct fc_shard *shard, uint32_t generation);
-/* Extractor: forgets every generation and frontier; what follows is of another job. */
+/* Extractor: empties all generations and frontiers; what follows belongs to another job. */
 void fc_shard_clear(struct fc_shard *shard);
-/* Updater: `step` and all before it are in the replica. */
+/* Updater: `step` and all steps before it are in the replica. */
 void fc_shard_apply(struct fc_shard *shard, uint64_t step);
 
-/* Updater: the step of this generation is not taken, as two copies differ. */
+/* Updater: the step of this generation is not applied, since copies differ. */
 void fc_shard_doubt(struct fc_shard *shard, uint32_t generation);
 int fc_shard_doubted(const struct fc_shard *shard, uint32_t generation);
 
-/* The next run of bytes from `from` on that are missing, as [*start, *stop);
- * 0 if there is none. */
+/* The next range of missing bytes from `from` on, as [*start, *stop); returns 0 if there is none.
+ */
 int fc_shard_next_missing(const struct fc_shard *shard, uint32_t generation, uint64_t from,
 			  uint64_t *start, uint64_t *stop);
 

@@ -23,7 +23,7 @@ static int on_hugetlbfs(int fd)
 	return fstatfs(fd, &where) == 0 && (unsigned long)where.f_type == HUGETLBFS_MAGIC;
 }
 
-/* Maps `fd`; closes it in every case, since the mapping keeps the file alive. */
+/* Maps `fd` and closes it in any case, since the mapping keeps the file alive. */
 static int map_descriptor(int fd, const char *path, uint64_t bytes, int writable,
 			  struct fc_map *out)
 {
@@ -42,7 +42,7 @@ static int map_descriptor(int fd, const char *path, uint64_t bytes, int writable
 	return 0;
 }
 
-/* Users beside root and the process's own whose files are taken over. */
+/* Most users, apart from root and the process's own, whose files are trusted. */
 enum { TRUSTED_MAX = 8 };
 static uint32_t trusted[TRUSTED_MAX];
 static int trusted_used;
@@ -68,27 +68,28 @@ static int is_trusted(uid_t uid)
 	return 0;
 }
 
-/* Refuses what somebody else owns, or may write to. A folder in which all may
- * make files, but nobody may touch another's (/dev/shm), is none of these. */
+/* Refuses a file or folder that another user owns or may write to. A sticky folder (/dev/shm),
+ * where all can create files but not touch those of others, is accepted. */
 static int refuse_shared(const struct stat *found, const char *path, const char *what)
 {
 	const int sticky = S_ISDIR(found->st_mode) && (found->st_mode & S_ISVTX);
 
 	if (!is_trusted(found->st_uid))
 		return fc_fail(EPERM,
-			       "%s%s belongs to uid %u, and this process runs as uid %u: what "
-			       "lies there is not taken over; run it as that user, or remove it",
+			       "%s%s belongs to uid %u, and this process runs as uid %u: files of "
+			       "other users are not used; run it as that user, or remove the file",
 			       what, path, (unsigned)found->st_uid, (unsigned)geteuid());
 	if ((found->st_mode & (S_IWGRP | S_IWOTH)) && !sticky)
-		return fc_fail(EPERM,
-			       "%s%s may be written to by others (mode %04o): what lies there "
-			       "could be theirs; chmod go-w, or remove it",
-			       what, path, (unsigned)(found->st_mode & 07777));
+		return fc_fail(
+			EPERM,
+			"%s%s may be written to by others (mode %04o), so its content is not "
+			"trusted; run chmod go-w on it, or remove it",
+			what, path, (unsigned)(found->st_mode & 07777));
 	return 0;
 }
 
-/* A descriptor of the folder that `path` lies in; `name` points behind its last
- * slash. The name is looked up below this folder, and in no other. */
+/* Opens the folder of `path` and returns its descriptor; `name` points after the last slash. The
+ * file is then looked up relative to that folder. */
 static int open_folder(const char *path, const char **name)
 {
 	char folder[PATH_MAX];
@@ -105,9 +106,9 @@ static int open_folder(const char *path, const char **name)
 	const int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return fc_fail(errno, "cannot open the folder of %s: %s", path, strerror(errno));
-	int code = fstat(fd, &found) < 0
-			   ? fc_fail(errno, "cannot look at %s: %s", where, strerror(errno))
-			   : refuse_shared(&found, where, "the folder ");
+	int code = fstat(fd, &found) < 0 ? fc_fail(errno, "cannot read the status of %s: %s", where,
+						   strerror(errno))
+					 : refuse_shared(&found, where, "the folder ");
 	if (code < 0) {
 		close(fd);
 		return code;
@@ -133,8 +134,8 @@ int fc_map_create(const char *path, uint64_t bytes, struct fc_map *out)
 	}
 	const uint64_t page = on_hugetlbfs(fd) ? FC_HUGE_PAGE_BYTES : 4096;
 	bytes = (bytes + page - 1) / page * page;
-	/* Reserved now, not at first touch: a full disk or an empty pool must
-	 * fail here and not as SIGBUS in the middle of a capture. */
+	/* Reserved now and not at the first access: a full disk or an empty pool must fail here,
+	 * and not with SIGBUS during a capture. */
 	const int problem = posix_fallocate(fd, 0, (off_t)bytes);
 	int code;
 	if (problem) {
@@ -156,9 +157,9 @@ static int map_open(int fd, const char *path, int writable, int own, struct fc_m
 	int code = 0;
 
 	if (fstat(fd, &status) < 0)
-		code = fc_fail(errno, "cannot look at %s: %s", path, strerror(errno));
+		code = fc_fail(errno, "cannot read the status of %s: %s", path, strerror(errno));
 	else if (!S_ISREG(status.st_mode))
-		code = fc_fail(EINVAL, "%s is no regular file", path);
+		code = fc_fail(EINVAL, "%s is not a regular file", path);
 	else if (own)
 		code = refuse_shared(&status, path, "");
 	if (code == 0 && status.st_size == 0)
@@ -178,7 +179,7 @@ int fc_map_open(const char *path, int writable, struct fc_map *out)
 	const int folder = open_folder(path, &name);
 	if (folder < 0)
 		return folder;
-	/* A pipe in the file's place must not be waited for. */
+	/* Does not block if a pipe is at this path. */
 	const int fd = openat(folder, name,
 			      (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	const int problem = errno;

@@ -1,15 +1,15 @@
-/* The parser's loop: spans of slots, each committed as a whole. What a span
- * changes in the flow table can be taken back until `parsed` has moved. */
+/* The parser's loop: spans of slots, each committed as a whole. Changes of a span in the flow
+ * table are undone after a kill, until `parsed` has moved. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "fc_error.h"
 #include "fc_flow_ops.h"
 
-/* Slots ahead whose headers are fetched: about one memory latency of parsing. */
+/* Slots ahead whose headers are prefetched: about one memory latency of parsing. */
 #define PREFETCH_SLOTS 8
-/* Payloads to be summed are fetched a batch ahead, a part in each pass: a core has few
- * misses under way at once, and they are to be under way all the time. */
+/* Payloads for the ICRC are prefetched one batch ahead, a part in each pass, because a core can
+ * have only few cache misses in flight and should always have some. */
 #define PASSES 3
 
 _Static_assert(FC_BATCH_SLOTS + PREFETCH_SLOTS <= FC_LINED_SLOTS &&
@@ -21,7 +21,7 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 {
 	*out = NULL;
 	if (!flows->map.writable)
-		return fc_fail(EACCES, "the flow table was opened to read only");
+		return fc_fail(EACCES, "the flow table was opened read only");
 	if (flows->mask + 1 < 2 * (ring->mask + 1))
 		return fc_fail(
 			EINVAL, "%llu message records for %llu slots: twice as many are needed",
@@ -64,7 +64,7 @@ static struct fc_slot *slot_at(const struct fc_parser *parser, uint64_t position
 	return parser->slots[position & (FC_LINED_SLOTS - 1)];
 }
 
-/* From here on slots are found in order, which needs no division but once a page. */
+/* From here on slots are addressed in order, which needs a division only once per page. */
 static void line_up_from(struct fc_parser *parser, uint64_t position)
 {
 	const uint64_t index = position & parser->ring->mask;
@@ -90,13 +90,13 @@ static void prefetch_headers(const struct fc_slot *next)
 {
 	const uint8_t *slot = (const uint8_t *)next;
 
-	/* The slot's header, to be written; then IP and UDP; BTH, RETH and first line. */
+	/* The slot's header, for writing; then IP and UDP; BTH, RETH and the first line. */
 	__builtin_prefetch(slot, 1);
 	__builtin_prefetch(slot + 64);
 	__builtin_prefetch(slot + 128);
 }
 
-/* Capture is another process; a slot that lies about its length is cut to size. */
+/* Capture is another process; a slot with an invalid length is truncated. */
 static uint32_t frame_bytes(const struct fc_ring *ring, const struct fc_slot *slot)
 {
 	const uint32_t room = ring->slot_bytes - FC_SLOT_HEADER_BYTES;
@@ -119,7 +119,7 @@ static bool has_flow(const struct fc_packet *p)
 	}
 }
 
-/* By position, so that a parser that starts again checks the same slots. */
+/* Chosen by position, so that a restarted parser checks the same slots. */
 static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 {
 	const uint64_t every = parser->icrc_every;
@@ -127,7 +127,7 @@ static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 	return every && (every == 1 || position % every == 0);
 }
 
-/* One pass's part of what prefetch_headers() left out, of the slot a batch ahead. */
+/* Prefetches one pass's part of what prefetch_headers() left out, one batch ahead. */
 static inline void prefetch_payload(const struct fc_parser *parser, uint64_t position,
 				    uint32_t pass)
 {
@@ -142,7 +142,7 @@ static inline void prefetch_payload(const struct fc_parser *parser, uint64_t pos
 		__builtin_prefetch(slot + 192 + 64 * n);
 }
 
-/* Pass one: what each frame is by itself, and its flow's index line on its way. */
+/* First pass: decodes each frame by itself, and prefetches its flow's index entry. */
 static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++) {
@@ -160,7 +160,7 @@ static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t coun
 	}
 }
 
-/* Pass two: is it whole? And the flow it most likely belongs to on its way, too. */
+/* Second pass: checks the ICRC, and prefetches the flow that it most likely belongs to. */
 static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
 {
 	for (uint64_t i = 0; i < count; i++) {
@@ -190,11 +190,11 @@ static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, u
 	}
 }
 
-/* Pass three: the packet into its flow, the mark into its slot. */
+/* Third pass: assigns the packet to its flow and writes the mark to its slot. */
 static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t i)
 {
 	const struct fc_packet *p = &parser->packets[i];
-	/* Nobody reads it before `parsed` has moved. */
+	/* Not read by others before `parsed` has moved. */
 	struct fc_mark *mark = &slot->mark;
 	*mark = (struct fc_mark){
 		.flow = FC_NO_FLOW,
@@ -224,8 +224,8 @@ static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t
 	parser->counters.icrc_checked_frames += (p->flags & FC_PACKET_ICRC_CHECKED) != 0;
 }
 
-/* Counters, then position, then the journal's end: a kill between any two is
- * told apart by which position the journal and the counters name. */
+/* Commits in this order: counters, position, empty journal. A kill between two of them is
+ * recognised by the position that the journal and the counters have. */
 static void commit(struct fc_parser *parser, uint64_t parsed)
 {
 	struct fc_ring_header *header = parser->ring->header;
@@ -242,7 +242,7 @@ static bool journal_full(const struct fc_parser *parser)
 	return parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES;
 }
 
-/* One span, or as much of it as the journal holds. Returns the slots committed. */
+/* Parses one span, or as much of it as fits into the journal. Returns the committed slots. */
 static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t count, uint64_t head)
 {
 	uint64_t done = 0;

@@ -1,4 +1,4 @@
-/* Packets into staged messages. */
+/* Writes packets to staged messages. */
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
@@ -74,7 +74,7 @@ static bool same_shape(const struct fc_message *a, const struct fc_message *b)
 	       a->length_bytes == b->length_bytes && a->pmtu_bytes == b->pmtu_bytes;
 }
 
-/* Where in the message now the bytes are that were at `at` of it. */
+/* Position in the message `now` of the byte that was at `at` of `was`. */
 static uint64_t moved(const struct fc_message *was, const struct fc_message *now, uint64_t at)
 {
 	const int64_t by = (int64_t)(was->first_psn - now->first_psn) * now->pmtu_bytes;
@@ -85,8 +85,8 @@ static uint64_t moved(const struct fc_message *was, const struct fc_message *now
 	return (uint64_t)to < now->length_bytes ? (uint64_t)to : now->length_bytes;
 }
 
-/* The start of a message came after its end, and told another length. The block it
- * leaves stays as it is until that is committed. */
+/* The start of a message came after its end and has another length. The old block stays unchanged
+ * until this is committed. */
 static bool reshape(struct fc_extractor *x, uint64_t record, const struct fc_message *now)
 {
 	struct fc_staged *r = &x->staging->records[record];

@@ -53,7 +53,7 @@ static int check_sizes(const struct fc_staging_sizes *s)
 	if (s->records < 1 || s->records > COUNT_MAX || s->held > FC_JOURNAL_PACKET / 2 ||
 	    s->sends > COUNT_MAX || s->segments > COUNT_MAX || s->data_bytes < 4096 ||
 	    s->data_bytes > DATA_BYTES_MAX)
-		return fc_fail(EINVAL, "staging of %llu bytes for %llu messages: not possible",
+		return fc_fail(EINVAL, "staging of %llu bytes for %llu messages is not possible",
 			       (unsigned long long)s->data_bytes, (unsigned long long)s->records);
 	return 0;
 }
@@ -174,7 +174,7 @@ void fc_staging_close(struct fc_staging *staging)
 
 static uint64_t pmtu_of(const struct fc_message *m)
 {
-	/* One packet: its size is the message's, whatever the path MTU. */
+	/* A single packet: its size is the message's, whatever the path MTU. */
 	return m->packets > 1 ? m->pmtu_bytes : m->length_bytes;
 }
 

@@ -1,18 +1,17 @@
-/* The extractor's own memory, one file per ring: plan tables, the home each
- * message was given, messages staged until their plan is proved, and packets
- * held until their message is known. Read by the compiler and by cffi.
+/* The extractor's memory, one file per ring: plan tables, the home of each message, messages
+ * staged until their plan is proved, and packets kept until their message is known. Read by the
+ * compiler and by cffi.
  *
- * All state is 64-bit words. Before a word changes its old value goes to the
- * journal; `tail` of the ring moving past journal_base, or journal_used becoming
- * 0, commits. What a killed extractor left is taken back when the file is opened,
- * so work is redone from the last commit with the same counts.
+ * The state consists of 64-bit words. Before a word changes, its old value is written to the
+ * journal. The commit is the ring's `tail` moving past journal_base, or journal_used becoming 0.
+ * Opening the file rolls back what a killed extractor left, so that work is repeated from the last
+ * commit with the same counts.
  *
- * What is no such word (payloads, and bitmaps of blocks that are free) is stored
- * without the journal, which holds by one rule: memory that means something under
- * the last commit is not overwritten, without the journal, before the next one. So
- * a block, or the place of a held packet, that is freed between two commits is given
- * to nobody else until the second of them; where nothing else is left the span ends
- * there. Bytes of the gradient mean something where coverage, journalled, says so. */
+ * Everything else (payloads, bitmaps of free blocks) is written without the journal, under one
+ * rule: memory that is in use under the last commit is not overwritten before the next one. So a
+ * block or a place of a kept packet that is freed between two commits is not reused before the
+ * second of them; if there is no other room the span ends there. Bytes of the gradient are in use
+ * if coverage, which is journalled, says so. */
 #ifndef FC_STAGING_H
 #define FC_STAGING_H
 
@@ -23,43 +22,43 @@
 
 enum {
 	FC_STAGING_VERSION = 5,
-	FC_HELD_BYTES = 4096, /* payload of a held packet: the largest path MTU */
+	FC_HELD_BYTES = 4096, /* payload of a kept packet: the largest path MTU */
 };
 
 enum fc_home_kind {
 	FC_HOME_NONE,
-	FC_HOME_STAGED,  /* `where`: staged record */
-	FC_HOME_SHARD,   /* `where`: send; `step` */
-	FC_HOME_IGNORED, /* carries no gradient, or one that was applied */
-	FC_HOME_DROPPED, /* there was no room to stage it */
+	FC_HOME_STAGED,  /* `where`: record of the staged message */
+	FC_HOME_SHARD,   /* `where`: send; `step` is valid */
+	FC_HOME_IGNORED, /* carries no gradient, or that of an applied step */
+	FC_HOME_DROPPED, /* staging was full */
 };
 
-/* Lies at message position & (messages - 1). */
+/* Stored at index message position & (messages - 1). */
 struct fc_home {
-	uint64_t position; /* commit word: of the message it belongs to */
+	uint64_t position; /* commit word: position of the message it belongs to */
 	uint64_t kind;     /* enum fc_home_kind */
 	uint64_t where;
 	uint64_t step;
 };
 
-/* A block of the data region holds the packets' bitmap, then the payload. */
+/* A staged message. Its block has the packets' bitmap, then the payload. */
 struct fc_staged {
-	uint64_t state; /* commit word: 1 while it holds a message */
+	uint64_t state; /* commit word: 1 if the record is in use */
 	uint64_t next;  /* free list: record + 1 */
 	uint64_t block_at, block_bytes;
 	uint64_t bitmap_bytes;
 	uint64_t packets_seen;
-	uint64_t completed; /* ordinal in which messages became complete, from 1; 0: is not */
-	uint64_t conflict_from, conflict_stop; /* wire bytes around all that two copies differ on */
+	uint64_t completed;                    /* order of completion, from 1; 0: not complete */
+	uint64_t conflict_from, conflict_stop; /* range of wire bytes that includes all conflicts */
 	uint64_t spare[5];
-	struct fc_message message; /* as the parser last told it */
+	struct fc_message message; /* as last read from the parser */
 };
 
 struct fc_held {
 	uint64_t used; /* commit word */
 	uint64_t flow, psn, payload_bytes;
-	uint64_t order;   /* counts held packets, from 1 */
-	uint64_t differs; /* 1: another copy of it was not the same */
+	uint64_t order;   /* order of arrival, from 1 */
+	uint64_t differs; /* 1: another copy had other bytes */
 };
 
 struct fc_journal_entry {
@@ -71,21 +70,21 @@ struct fc_staging_header {
 	uint8_t magic[8]; /* "FCSTAGE\0" */
 	uint32_t layout_version;
 	uint32_t flows_max;
-	uint64_t messages; /* homes: as many as the flow table's pool has records */
+	uint64_t messages; /* homes: one per record of the flow table's pool */
 	uint64_t records_max, held_max, sends_max, segments_max, journal_max;
 	uint64_t data_bytes;
 	uint64_t file_bytes;
 	uint64_t plans_offset, sends_offset, segments_offset, homes_offset, records_offset,
 		held_offset, held_data_offset, journal_offset, data_offset;
 	uint64_t pad_identity[13];
-	uint64_t journal_base; /* ring tail when it was begun */
-	uint64_t journal_used; /* entries */
+	uint64_t journal_base; /* ring tail when it was started */
+	uint64_t journal_used; /* number of entries */
 	uint64_t pad_journal[14];
-	/* Everything below is journalled. */
+	/* Everything from here on is journalled. */
 	uint64_t sends_used, segments_used;
-	uint64_t records_used, records_free; /* high water; head of the free list */
+	uint64_t records_used, records_free; /* number ever used; head of the free list */
 	uint64_t records_held;
-	uint64_t data_used; /* high water of the data region; between blocks in use all is free */
+	uint64_t data_used; /* end of the last block; between blocks everything is free */
 	uint64_t data_held; /* bytes of blocks in use */
 	uint64_t held_used, held_ever;
 	uint64_t completions;
@@ -108,24 +107,24 @@ struct fc_staging {
 };
 
 struct fc_staging_sizes {
-	uint64_t messages;   /* a power of two: records of the flow table's pool */
-	uint64_t data_bytes; /* payload and bitmaps of staged messages, all told */
+	uint64_t messages;   /* records of the flow table's pool, a power of two */
+	uint64_t data_bytes; /* payload and bitmaps of all staged messages */
 	uint64_t records;    /* messages staged at once */
-	uint64_t held;       /* packets without a message, at once */
+	uint64_t held;       /* kept packets at once */
 	uint64_t sends, segments;
 };
 
 int fc_staging_create(const char *path, const struct fc_staging_sizes *sizes,
 		      struct fc_staging *out);
-/* Opens and checks magic, layout version and every size. Takes nothing back:
- * fc_extractor_open() does, since it takes the shard to know all. */
+/* Opens the file and checks magic, layout version and all sizes. Does not roll back: that needs
+ * the shard, see fc_extractor_open(). */
 int fc_staging_open(const char *path, struct fc_staging *out);
 void fc_staging_close(struct fc_staging *staging);
 
-/* Runs of wire bytes of a staged message that never came: as fc_shard_next_missing. */
+/* Ranges of missing wire bytes of a staged message, as fc_shard_next_missing. */
 int fc_staged_next_missing(const struct fc_staging *staging, uint64_t record, uint64_t from,
 			   uint64_t *start, uint64_t *stop);
-/* Copies the payload, length_bytes of it, zero where nothing came. */
+/* Copies the payload (length_bytes), with zeros where nothing arrived. */
 void fc_staged_read(const struct fc_staging *staging, uint64_t record, uint8_t *out);
 
 #endif

@@ -1,11 +1,11 @@
-/* Which step a packet is of, whether it came or not: by the place of its number among
- * those of the messages around it, and the sizes the plan has for messages that never came.
- * Reads what parser and extractor write meanwhile; what is torn is of no step. */
+/* The step of a packet, whether or not it arrived: from the numbers of the messages around it, and
+ * from the plan's sizes of messages that did not arrive. The parser and the extractor write
+ * meanwhile; an inconsistent read gives no step. */
 #include "fc_flow_ops.h"
 #include "fc_staging_ops.h"
 
-/* Messages between the newest one and the last one before the packet whose number is known,
- * and from there on to the packet. */
+/* Most messages between the newest one and the last numbered one before the packet, and from there
+ * to the packet. */
 #define BACK_MAX (1 << 16)
 #define ON_MAX (1 << 16)
 
@@ -20,7 +20,7 @@ static uint64_t step_of(const struct fc_flow_plan *plan, uint64_t number, uint64
 	return step;
 }
 
-/* The last message whose number is known that begins at `psn` or before it. */
+/* The last message with a known number that begins at `psn` or before. */
 static bool numbered_before(const struct fc_flows *flows, const struct fc_flow_plan *plan,
 			    const struct fc_flow *flow, uint64_t psn, struct fc_message *m)
 {

@@ -1,8 +1,8 @@
-/* What a switch wraps its copies in: GRE (plain, with Ethernet, ERSPAN I to III) and VXLAN.
- * RFC 2784 and 2890 (GRE), RFC 7348 (VXLAN), draft-foschiano-erspan-03 (ERSPAN). */
+/* Encapsulation of mirrored frames: GRE (plain, with Ethernet, ERSPAN I to III) and VXLAN. RFC
+ * 2784 and 2890 (GRE), RFC 7348 (VXLAN), draft-foschiano-erspan-03 (ERSPAN). */
 #include "fc_tunnel.h"
 
-/* A copy of a frame that was in a tunnel itself; deeper is nobody's network. */
+/* A copy of a frame that was in a tunnel itself; deeper nesting is not used. */
 #define TUNNELS_MAX 2
 
 enum gre {
@@ -17,7 +17,7 @@ enum gre_protocol {
 	GRE_ERSPAN_III = 0x22eb,
 	GRE_ETHERNET = 0x6558,
 	GRE_ERSPAN = 0x88be,   /* type II with a sequence number, type I without */
-	GRE_MELLANOX = 0x8949, /* what SONiC's mirrors say there: as type I */
+	GRE_MELLANOX = 0x8949, /* protocol number of SONiC's mirrors: as type I */
 };
 
 enum erspan {
@@ -27,12 +27,12 @@ enum erspan {
 	ERSPAN_III_BYTES = 12,
 	ERSPAN_III_PLATFORM_BYTES = 8,
 	ERSPAN_TRUNCATED = 0x0400,
-	ERSPAN_FRAME_TYPE = 0x7c, /* of the last but one byte */
-	ERSPAN_PLATFORM = 0x01,   /* of the last byte: a subheader follows */
+	ERSPAN_FRAME_TYPE = 0x7c, /* mask in the last but one byte */
+	ERSPAN_PLATFORM = 0x01,   /* in the last byte: a subheader follows */
 };
 
-/* `network`: what the tunnel says of whose the frame in it is. Of tags and tunnels around it
- * nothing is left: they are the underlay's, or the mirror's. */
+/* `network`: tenant network of the inner frame, as the tunnel states it. Tags and tunnels around
+ * it belong to the underlay or the mirror and are dropped. */
 static bool enter(struct fc_decoding *d, uint64_t network)
 {
 	if (d->tunnels == TUNNELS_MAX)
@@ -40,12 +40,12 @@ static bool enter(struct fc_decoding *d, uint64_t network)
 	d->tunnels++;
 	d->out->flags |= FC_PACKET_ENCAPSULATED;
 	d->out->network = network;
-	/* Addresses of the tunnel are of no flow; IPv4 leaves zeros as they are. */
+	/* Addresses of the tunnel are not part of the flow; IPv4 needs the zeros. */
 	memset(&d->out->key, 0, sizeof d->out->key);
 	return true;
 }
 
-/* Where the tunnel's packet ends what it carries ends: behind lies link padding. */
+/* The content ends where the tunnel's packet ends; the rest is link padding. */
 static void end_within(struct fc_decoding *d, size_t bytes)
 {
 	if (fc_left(&d->c) > bytes)
@@ -76,8 +76,8 @@ static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, si
 	return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
 }
 
-/* RFC 7637: of an Ethernet frame's key the upper 24 bits are the tenant's, the others spread its
- * flows over paths. Without a key it is a mirror's. */
+/* RFC 7637: with an Ethernet frame the upper 24 bits of the key are the tenant, the others spread
+ * its flows over paths. Without a key it is a mirror. */
 static uint64_t network_of_key(const uint8_t *key)
 {
 	return key ? fc_network(FC_NETWORK_NVGRE, fc_be24(key)) : fc_network(FC_NETWORK_SEEN, 0);
@@ -127,7 +127,7 @@ enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
 
 	if (!vxlan)
 		return fc_truncated(d);
-	if (vxlan[0] != 0x08) /* the identifier is there, and nothing newer than RFC 7348 */
+	if (vxlan[0] != 0x08) /* the identifier is valid, and nothing newer than RFC 7348 */
 		return FC_UDP_OTHER;
 	if (payload_bytes < 8)
 		return FC_MALFORMED;

@@ -1,4 +1,4 @@
-"""The role of a collective that was read: `Collective.meaning` has it in words."""
+"""The role of a captured collective; `Collective.meaning` has it as text."""
 
 from __future__ import annotations
 

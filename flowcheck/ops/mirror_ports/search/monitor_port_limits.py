@@ -1,5 +1,5 @@
-"""What each monitor port can take: its line rate, and the mirror sessions that the switch's
-operating system allows."""
+"""Limits of each monitor port: its line rate, and the mirror sessions that the switch's operating
+system allows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What Open vSwitch holds: its database, read in one transaction, and what only its daemon can
-tell or do."""
+"""The state of Open vSwitch: its database, read in one transaction, and what only the daemon can
+report or do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a SONiC switch holds: its databases as sonic-db-dump prints them."""
+"""The state of a SONiC switch: its databases as sonic-db-dump prints them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What Linux tc holds, as `tc -j` and `ip -j` print it, and the journal of qdiscs and tables
-that we created.
-
-The programs and not netlink: what is read and run is what the operator can type, and pyroute2 0.9
-knows neither an action's cookie nor half of the classifiers.
-"""
+"""The state of Linux tc from the JSON of `tc -j` and `ip -j`, and the journal of qdiscs and tables
+that FlowCheck created. The programs are used instead of netlink, because an operator can type what
+is read and run, and pyroute2 0.9 does not support the cookie of an action or half of the
+classifiers."""
 
 from __future__ import annotations
 
