@@ -17,11 +17,20 @@ from support import optimizer_facts
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.model_replica import Replica
 
+LOOP, FUSED = "kernel of cuda loop", "kernel of cuda fused"
 CHANGED = {
     "factory of own": {"rests on 0"},  # a class derived from SGD may take roots of its own
     # Its row has its keys, so that a job file is refused before torch is asked, in other words.
     "adagrad": {"job file", "preflight", "layout", "writes gradient"},
     "adafactor": {"writes gradient"},
+    # What C is told of CUDA's kernels, since they were measured on a GPU.
+    "adam": {LOOP, FUSED},
+    "adamw": {LOOP},
+    "each of muon+adamw": {LOOP},
+    "factory of adam": {LOOP},
+    "factory of adamw": {LOOP},
+    "factory of sgd+adamw": {LOOP},
+    "sgd": {FUSED, f"{FUSED} in doubles"},
 }
 """What is said otherwise since, by optimizer; the sections of the state file never are."""
 RECORDED = Path(__file__).resolve().parents[2] / "data/optimizers"
