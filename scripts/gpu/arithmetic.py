@@ -45,6 +45,16 @@ ADAM = [
 ]
 HALF = [("SGD", {"lr": 1e-2, "momentum": 0.9}), ("AdamW", {"lr": 1e-3, "weight_decay": 0.1})]
 """Stepped in bfloat16."""
+MORE = [
+    ("SGD", {"lr": 3e-2, "momentum": 0.8, "dampening": 0.3}),
+    ("SGD", {"lr": 3e-2, "momentum": 0.8, "maximize": True}),
+    ("SGD", {"lr": 3e-2, "momentum": 0.8, "nesterov": True, "maximize": True}),
+    ("SGD", {"lr": 3e-2, "momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1}),
+    ("Adam", {"lr": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 3e-2, "weight_decay": 0.1, "maximize": True}),
+]
+"""Settings that tell which of two makes the fused kernels add otherwise."""
 OTHERS: dict[str, list[dict[str, Any]]] = {
     "RMSprop": [
         {"lr": 1e-3},
@@ -143,6 +153,7 @@ def optimizers(device: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     cases += [(n, s) for n, every in OTHERS.items() for s in every]
     every = [(*case, torch.float32) for case in cases]
     every += [(*case, torch.bfloat16) for case in HALF]
+    every += [(*case, torch.float32) for case in MORE]
     for number, (how, chosen) in itertools.product(range(len(every)), IMPLEMENTATIONS.items()):
         name, settings, dtype = every[number]
         label = f"{name}-{how}-{number}"

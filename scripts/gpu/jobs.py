@@ -123,7 +123,7 @@ JOBS = {
         4,
         model=models.without_scalar,
         kind="fsdp2",
-        env={"NCCL_ALGO": "allgather:pat;reducescatter:pat", "NCCL_PROTO": "Simple"},
+        env={"NCCL_ALGO": "allgather:pat"},
     ),
     "hsdp": Job(4, model=models.width_60, kind="hsdp", clip=0.05),
     "zero": Job(3, kind="zero"),

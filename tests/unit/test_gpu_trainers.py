@@ -72,7 +72,7 @@ def test_kernels_that_were_only_read_are_told_apart(tmp_path):
             findings.FUSED_SGD_ADDS_OTHERWISE(),
         ),
         (
-            {"name": "sgd", "momentum": 0.9, "dampening": 0.1},
+            {"name": "sgd", "momentum": 0.9, "dampening": 0.1, "maximize": True},
             findings.FUSED_SGD_ADDS_OTHERWISE(),
         ),
         (

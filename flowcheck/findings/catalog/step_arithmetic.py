@@ -85,12 +85,11 @@ NO_SECOND_BETA = Entry(
 )
 FUSED_SGD_ADDS_OTHERWISE = Entry(
     "arithmetic.fused_sgd_adds_otherwise",
-    "with dampening or maximize the fused kernel of SGD with momentum adds in another order for "
-    "some tensors",
+    "with maximize the fused kernel of SGD with momentum adds in another order for some tensors",
 )
 FUSED_ADAM_MAXIMIZES = Entry(
     "arithmetic.fused_adam_maximizes",
-    "the fused kernel of Adam was not measured with both weight decay and maximize",
+    "with both weight decay and maximize the fused kernel of Adam rounds otherwise",
 )
 MIXED_IMPLEMENTATIONS = Entry(
     "arithmetic.mixed_implementations", "parameter groups have different implementations"
