@@ -34,7 +34,7 @@ FOLLOWED = {
     "hook": (ADAMW, "small", 'gradient_dtype = "bfloat16"\n'),
 }
 """{job: ([optimizer] as scripts/gpu/jobs.py has it, factory of its model, more of [model])}."""
-NIGHTLY = ("tree-simple", "eight", "channels", "hook")
+NIGHTLY = ("tree-simple", "tree-ll", "eight", "wide-simple", "channels", "hook")
 READ = (*FOLLOWED, "ring-ll", "bf16")
 KINDS = {"AllGather": "all_gather", "Broadcast": "broadcast", "AllReduce": "all_reduce"}
 LL128_LEAST_BYTES = 1920

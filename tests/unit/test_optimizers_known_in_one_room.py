@@ -24,6 +24,7 @@ EXCEPTIONS = {
     "findings/catalog/refused_optimizers.py": "an example of a name in what an error asks for",
     "replica/torch_without_compiler.py": "loads torch by a step of any of its classes",
     "findings/catalog/lost_steps.py": "a sentence; local SGD is a way to train, no optimizer",
+    "findings/catalog/step_arithmetic.py": "names the two whose fused kernels round otherwise",
     "findings/catalog/refused_trainers.py": "a sentence; local SGD is a way to train, no optimizer",
 }
 """Files that name one all the same, and why nothing there depends on which it is."""

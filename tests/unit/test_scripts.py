@@ -43,7 +43,11 @@ MORE = (
 HOMES = [REPOSITORY, *ROOMS, *sorted(set(MORE) - set(ROOMS))]
 """Folders of pages; those whose settings are read in their order first."""
 PAGES = [(home / "README.md").read_text() for home in HOMES]
-FILES = sorted(p for p in (REPOSITORY / "scripts").rglob("*") if p.is_file())
+FILES = sorted(
+    p
+    for p in (REPOSITORY / "scripts").rglob("*")
+    if p.is_file() and "__pycache__" not in p.parts  # tests import some of them
+)
 SCRIPTS = [p for p in FILES if p.suffix == ".sh" or p.read_text().startswith("#!")]
 TINY = measure.Scale(quick=True, repeats=1, bytes=2 << 20)
 
