@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from support.netib import packets
 from support.netib.fifo import clear_to_send, fifo
 from support.netib.packets import Port
@@ -186,9 +185,3 @@ def write_pcap(path: Path, seen: list[tuple[int, bytes]]) -> Path:
         for at, frame in seen:
             to.write(struct.pack("<IIII", *divmod(at, 10**9), len(frame), len(frame)) + frame)
     return path
-
-
-def arrays(name: str) -> dict[str, np.ndarray]:
-    """The trainer's own weights and states, [elements] float32."""
-    with np.load(FOLDER / f"{name}.npz") as found:
-        return {key: found[key] for key in found.files}
