@@ -17,14 +17,7 @@ PART_COLUMNS = ("flow", "first_psn", "packets", "number", "va", "rkey", "immedia
                 "line_flag", "flags", "first_ns", "position")  # fmt: skip
 """Of struct fc_message (fc_flow.h), in the order in which `messages` takes them."""
 
-
-@dataclass(frozen=True, slots=True)
-class PartialPayload:
-    """The payload of a message that is not whole."""
-
-    payload: NDArray[np.uint8] = field(repr=False)
-    """[wire bytes] a copy, zero where nothing came."""
-    missing: tuple[Range, ...]
+NOTHING_MISSING: tuple[Range, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +41,16 @@ class StagedSnapshot:
     """[flows] as the ring's own parser calls them."""
     records: NDArray[np.void] = field(repr=False)
     """[messages] struct fc_staged, in order of discovery."""
-    partial: dict[int, PartialPayload] = field(repr=False)
-    """{index in `records`: payload} of those that are not whole, or whose length was inferred."""
+    partial: dict[int, NDArray[np.uint8]] = field(repr=False)
+    """{index in `records`: a copy of the bitmap of its packets} of those that are not whole, or
+    whose length was inferred."""
     orphans: tuple[OrphanPacket, ...] = field(repr=False)
     data: NDArray[np.uint8] = field(repr=False)
-    """[data bytes] the region in which whole payloads lie."""
+    """[data bytes] the region in which payloads lie."""
+    live: NDArray[np.void] = field(repr=False)
+    """[messages ever staged] the records as they are now."""
+    rows: NDArray[np.intp] = field(repr=False)
+    """[messages] where each lies in `live`."""
     only: frozenset[int] | None = None
     """Indices of the flows whose messages and packets it has; None: of all."""
 
@@ -74,7 +72,9 @@ class StagedSnapshot:
         rows = zip(starts, differ, *columns, strict=True)
         for index, (start, conflict, *told) in enumerate(rows):
             flow, psn, packets, number, va, rkey, word, size, flag, flags, first_ns, order = told
-            part_of = self.partial.get(index)
+            payload, missing = self.data[start : start + size], NOTHING_MISSING
+            if index in self.partial:
+                payload, missing = self._partial(index, payload)
             out.append(
                 ObservedMessage(
                     flow=self.keys[flow],
@@ -88,14 +88,34 @@ class StagedSnapshot:
                     wire_bytes=size,
                     length_inferred=bool(flags & inferred),
                     line_flag=flag if flags & line_flag else None,
-                    payload=self.data[start : start + size] if part_of is None else part_of.payload,
-                    missing=() if part_of is None else part_of.missing,
+                    payload=payload,
+                    missing=missing,
                     conflicts=(conflict,) if conflict[0] < conflict[1] else (),
                     first_ns=first_ns,
                     order=order,
                 )
             )
         return out
+
+    def _partial(
+        self, index: int, payload: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], tuple[Range, ...]]:
+        """(a copy of a payload with zeros where nothing had come, ranges of bytes that had not)."""
+        record = self.records[index]
+        message, size = record["message"], len(payload)
+        packets, pmtu = int(message["packets"]), int(message["pmtu_bytes"])
+        pmtu = pmtu if packets > 1 else max(1, size)  # as pmtu_of, fc_staging.c
+        there = np.unpackbits(self.partial[index], count=packets, bitorder="little")
+        edges = np.flatnonzero(np.diff(there, prepend=1, append=1)).reshape(-1, 2) * pmtu
+        missing = tuple((start, min(stop, size)) for start, stop in edges.tolist() if start < size)
+        out = payload.copy()
+        # A message that turned out longer has another block since, and this one is used again.
+        now = self.live[self.rows[index]]
+        if now["block_at"] != record["block_at"] or not now["state"]:
+            missing = ((0, size),)
+        for start, stop in missing:
+            out[start:stop] = 0
+        return out, missing
 
 
 def snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) -> StagedSnapshot:
@@ -110,16 +130,28 @@ def snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) -> Stag
     copied = staging.records()[records]
     flags = copied["message"]["flags"] & lib.FC_MESSAGE_INFERRED
     torn = np.flatnonzero((copied["completed"] == 0) | (flags != 0))
-    partial = {
-        int(index): PartialPayload(
-            staging.payload(int(records[index])), staging.missing(int(records[index]))
-        )
-        for index in torn
-    }
+    data = staging.region()
+    blocks = zip(
+        torn.tolist(),
+        copied["block_at"][torn].tolist(),
+        copied["bitmap_bytes"][torn].tolist(),
+        strict=True,
+    )
+    partial = {index: data[at : at + size].copy() for index, at, size in blocks}
     orphans = tuple(
         OrphanPacket(keys[flow], psn, data)
         for flow, psn, data in staging.orphan_packets()
         if chosen is None or flow in chosen
     )
     flows = extractor.flows.flows()[: len(keys)].copy()
-    return StagedSnapshot(flows, tuple(keys), copied, partial, orphans, staging.region(), chosen)
+    return StagedSnapshot(
+        flows=flows,
+        keys=tuple(keys),
+        records=copied,
+        partial=partial,
+        orphans=orphans,
+        data=data,
+        live=staging.records(),
+        rows=records,
+        only=chosen,
+    )
