@@ -1,9 +1,12 @@
-"""Initial weights go from a reading to the learned job's file without passing the stage."""
+"""Initial weights and an empty shard go from a reading to the learned job's files without
+passing the stage."""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -45,3 +48,32 @@ def test_weights_without_room_stay_with_the_outcome(
     monkeypatch.setattr(reading_process, "write_atomically", full)
     found = reading_process._with_file(ReadingOutcome(weights=WEIGHTS), tmp_path / "file")
     assert found.weights is WEIGHTS
+
+
+class Sized:
+    """A learned job as far as its shard's size goes."""
+
+    def __init__(self, gradient_bytes: int, element_bytes: int) -> None:
+        self.gradient_bytes, self.module_buffer_bytes = gradient_bytes, 0
+        self.reduced = [SimpleNamespace(element_bytes=element_bytes)]
+
+
+def test_the_shard_that_a_reading_made_is_taken_as_it_is(shm: Path) -> None:
+    job: Any = Sized(1 << 20, 4)
+    prepared, place = shm / ".read", shm / "shard"
+    proved_job.create_shard(prepared, job).close()
+    made = prepared.stat().st_ino
+    taken = proved_job.take_shard(prepared, place, job)
+    assert taken is not None
+    with taken:
+        assert not prepared.exists() and place.stat().st_ino == made
+        assert taken.gradient_bytes == 1 << 20 and not taken.gradient(0).any()
+    assert proved_job.take_shard(prepared, place, job) is None, "there is none"
+
+
+@pytest.mark.parametrize("other", [Sized(1 << 19, 4), Sized(1 << 20, 2)])
+def test_a_shard_that_was_made_for_another_job_is_not_taken(other: Any, shm: Path) -> None:
+    prepared, place, job = shm / ".read", shm / "shard", Sized(1 << 20, 4)
+    proved_job.create_shard(prepared, other).close()
+    assert proved_job.take_shard(prepared, place, cast(Any, job)) is None
+    assert not place.exists()

@@ -33,6 +33,7 @@ from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
 from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
+from flowcheck.stages.job_learning.proved_job import create_shard, take_shard
 from flowcheck.stages.job_learning.remembered_job import may_join, remember
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
@@ -66,14 +67,8 @@ def open_or_create_shard(
 
 
 def _created(run: RunDir, job: LearnedJob) -> GradientShard:
-    unit = min(parameter.element_bytes for parameter in job.reduced)
     with atomic_path(run.shard, durable=False) as place:
-        return GradientShard.create(
-            place,
-            gradient_bytes=job.gradient_bytes,
-            unit_bytes=unit,
-            held_bytes=job.module_buffer_bytes,
-        )
+        return take_shard(run.read_shard, place, job) or create_shard(place, job)
 
 
 READING_TURN_S = 0.02

@@ -277,7 +277,12 @@ class JobLearner:
             snapshot_of(extractor, own)
             for extractor, own in zip(extractors, only or repeat(None), strict=False)
         )
-        self._reading = ReadingProcess(staged, terms, self._run.read_weights)
+        self._reading = ReadingProcess(
+            staged,
+            terms,
+            weights_file=self._run.read_weights,
+            shard_file=None if self._run.shard.exists() else self._run.read_shard,
+        )
 
 
 def _begun(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:

@@ -9,7 +9,7 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import RingError
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
+from flowcheck.stages.job_learning.proved_job import create_shard
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_staged
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 
@@ -38,11 +40,13 @@ class ReadingProcess:
         self,
         staged: Sequence[StagedSnapshot],
         terms: ReadingTerms,
+        *,
         weights_file: Path | None = None,
+        shard_file: Path | None = None,
     ) -> None:
-        """staged: [mirror point] as it is now, which the child joins; weights_file: where the child
-        writes initial weights, which are gigabytes, while the stage extracts. Raises OSError where
-        no process can be had."""
+        """staged: [mirror point] as it is now, which the child joins. Where the child leaves what
+        are gigabytes, while the stage extracts: weights_file: initial weights; shard_file: an empty
+        shard for the job's gradients. Raises OSError where no process can be had."""
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
         self._pidfd = -1
@@ -53,7 +57,7 @@ class ReadingProcess:
             os.close(self._file)
             raise
         if not self._pid:
-            _child(self._file, parent, staged, terms, weights_file)
+            _child(self._file, parent, lambda: _found(staged, terms, weights_file, shard_file))
         self._pidfd = os.pidfd_open(self._pid)
 
     def wait(self, limit_s: float) -> bool:
@@ -93,13 +97,7 @@ class ReadingProcess:
         self._pidfd = self._file = -1
 
 
-def _child(
-    file: int,
-    parent: int,
-    staged: Sequence[StagedSnapshot],
-    terms: ReadingTerms,
-    weights_file: Path | None,
-) -> None:
+def _child(file: int, parent: int, read: Callable[[], ReadingOutcome]) -> None:
     """The child's whole life: no line of the stage, and no handler of its, runs after it."""
     code = 1
     try:
@@ -110,7 +108,7 @@ def _child(
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
         os.nice(YIELDS)
         try:
-            found = _with_file(read_staged(staged, terms), weights_file)
+            found = read()
         except Exception:
             found = ReadingOutcome(broke=traceback.format_exc())
         with os.fdopen(file, "wb", closefd=False) as out:
@@ -118,6 +116,21 @@ def _child(
         code = 0
     finally:
         os._exit(code)
+
+
+def _found(
+    staged: Sequence[StagedSnapshot],
+    terms: ReadingTerms,
+    weights_file: Path | None,
+    shard_file: Path | None,
+) -> ReadingOutcome:
+    """What is read, with the files that the stage asked for."""
+    found = _with_file(read_staged(staged, terms), weights_file)
+    if found.job is not None and shard_file is not None:
+        shard_file.unlink(missing_ok=True)
+        with suppress(RingError):  # without room: the stage is to meet that
+            create_shard(shard_file, found.job).close()
+    return found
 
 
 def _with_file(found: ReadingOutcome, weights_file: Path | None) -> ReadingOutcome:

@@ -315,6 +315,11 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.memory / "shard"
 
     @property
+    def read_shard(self) -> Path:
+        """The same where a reading leaves it, before it is known that its job is followed."""
+        return self.memory / ".read-shard"
+
+    @property
     def replica(self) -> Path:
         return self.memory / "replica"
 
