@@ -81,7 +81,7 @@ static int free_between(struct fc_extractor *x, struct fc_staged **used, uint64_
 		const uint64_t bytes = used[i]->block_bytes;
 		if (used[i]->block_at < at || used[i]->block_at > all ||
 		    bytes > all - used[i]->block_at)
-			return fc_fail(EINVAL, "the blocks of staged messages overlap");
+			return fc_fail(EINVAL, STAGED_BLOCKS_OVERLAP);
 		fc_extents_add(&x->extents, at, used[i]->block_at - at);
 		at = used[i]->block_at + bytes;
 	}
@@ -108,7 +108,7 @@ int fc_blocks_open(struct fc_extractor *x)
 	if (!used || !x->given || !open_claims(&x->claims, records) ||
 	    !fc_extents_open(&x->extents, (uint32_t)records + 1)) {
 		free(used);
-		return fc_fail(ENOMEM, "no memory for the extractor");
+		return fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	}
 	for (uint64_t i = 0; i < h->records_used && i < records; i++)
 		if (x->staging->records[i].state)

@@ -29,10 +29,9 @@ static int roll_back(struct fc_extractor *x)
 		const struct fc_map *map = in_shard && x->shard ? &x->shard->map : &x->staging->map;
 		const uint64_t at = entry->where & ~FC_IN_SHARD;
 		if (in_shard && !x->shard)
-			return fc_fail(EINVAL, "the extractor's journal has entries of a shard: "
-					       "open it together with its shard");
+			return fc_fail(EINVAL, JOURNAL_WITHOUT_SHARD);
 		if (at % 8 || at + 8 > map->bytes)
-			return fc_fail(EINVAL, "the extractor's journal is torn");
+			return fc_fail(EINVAL, STAGING_JOURNAL_TORN);
 		*(uint64_t *)(map->base + at) = entry->before;
 		of_shard = of_shard || in_shard;
 	}
@@ -64,12 +63,11 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 {
 	*out = NULL;
 	if (staging->mask != flows->mask)
-		return fc_fail(EINVAL, "staging for %llu message records, the flow table has %llu",
-			       (unsigned long long)staging->mask + 1,
-			       (unsigned long long)flows->mask + 1);
+		return fc_fail(EINVAL, STAGING_OF_ANOTHER_TABLE,
+			       .numbers = { staging->mask + 1, flows->mask + 1 });
 	struct fc_extractor *x = calloc(1, sizeof *x);
 	if (!x)
-		return fc_fail(ENOMEM, "no memory for the extractor");
+		return fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	*x = (struct fc_extractor){
 		.ring = ring,
 		.flows = flows,
@@ -79,7 +77,7 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.block = block != 0,
 	};
 	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
-	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	if (code == 0)
 		code = fc_blocks_open(x);
 	if (code == 0)

@@ -126,7 +126,7 @@ int fc_held_open(struct fc_extractor *x)
 	p->free = calloc(places + 1, sizeof *p->free);
 	p->sorted = calloc(places + 1, sizeof(*p->sorted));
 	if (!p->buckets || !p->of || !p->free || !p->sorted)
-		return fc_fail(ENOMEM, "no memory for the extractor");
+		return fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	for (uint32_t i = 0; i < places; i++) {
 		if (x->staging->held[i].used)
 			find_by_psn(x, i);

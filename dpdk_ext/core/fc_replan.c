@@ -28,15 +28,11 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 		    s->dst_byte % unit || s->dst_byte > gradient + held ||
 		    s->data_bytes > gradient + held - s->dst_byte ||
 		    (s->dst_byte < gradient && s->data_bytes > gradient - s->dst_byte))
-			return fc_fail(EINVAL,
-				       "segment %u of a send lies outside the gradient, "
-				       "between elements or out of order",
-				       i);
+			return fc_fail(EINVAL, PLAN_SEGMENT_MISPLACED, .numbers = { i });
 		end = (uint64_t)s->data_byte + s->data_bytes;
 	}
 	if (end > room)
-		return fc_fail(EINVAL, "segments extend to byte %llu of a message of %llu bytes",
-			       (unsigned long long)end, (unsigned long long)room);
+		return fc_fail(EINVAL, PLAN_SEGMENTS_TOO_LONG, .numbers = { end, room });
 	return 0;
 }
 
@@ -46,11 +42,11 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 	if (send->kind > FC_SEND_FINAL || send->protocol >= FC_PROTOCOLS ||
 	    send->skip_lines >= FC_LL128_GROUP_LINES || send->first_segment > segments_count ||
 	    send->segments > segments_count - send->first_segment)
-		return fc_fail(EINVAL, "a send refers to segments that do not exist");
+		return fc_fail(EINVAL, PLAN_SEGMENTS_MISSING);
 	if (send->kind != FC_SEND_FINAL)
 		return 0;
 	if (!x->shard)
-		return fc_fail(EINVAL, "a plan that places bytes needs a shard");
+		return fc_fail(EINVAL, PLAN_WITHOUT_SHARD);
 	return check_segments(x, send, segments);
 }
 
@@ -82,23 +78,17 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	if (flow >= FC_FLOWS_MAX || plan->first_at > sends_count || plan->each_at > sends_count ||
 	    plan->first_sends > sends_count - plan->first_at ||
 	    plan->each_sends > sends_count - plan->each_at)
-		return fc_fail(EINVAL, "the plan of flow %u refers to sends that do not exist",
-			       flow);
+		return fc_fail(EINVAL, PLAN_SENDS_MISSING, .numbers = { flow });
 	if (plan->phase >= plan->stride)
-		return fc_fail(EINVAL, "the plan of flow %u has turn %llu of %llu", flow,
-			       (unsigned long long)plan->phase, (unsigned long long)plan->stride);
+		return fc_fail(EINVAL, PLAN_TURN_REFUSED,
+			       .numbers = { flow, plan->phase, plan->stride });
 	if (plan->second_at != UINT64_MAX && plan->second_at > plan->first_sends)
-		return fc_fail(EINVAL,
-			       "the plan of flow %u has its second step after its first sends",
-			       flow);
+		return fc_fail(EINVAL, PLAN_SECOND_STEP_REFUSED, .numbers = { flow });
 	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
-		return fc_fail(EINVAL,
-			       "the plan of flow %u refers to a frontier that does not exist",
-			       flow);
+		return fc_fail(EINVAL, PLAN_FRONTIER_MISSING, .numbers = { flow });
 	if (sends_count > h->sends_max - at || segments_count > h->segments_max - first_segment)
-		return fc_fail(ENOSPC,
-			       "no room for %llu sends of %llu segments in the staging file",
-			       (unsigned long long)sends_count, (unsigned long long)segments_count);
+		return fc_fail(ENOSPC, PLAN_WITHOUT_ROOM,
+			       .numbers = { sends_count, segments_count });
 	for (uint64_t i = 0; i < sends_count; i++) {
 		const int code = check_send(x, &sends[i], segments, segments_count);
 		if (code < 0)
@@ -143,8 +133,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 {
 	if (flow >= FC_FLOWS_MAX || state > FC_PLAN_SUSPENDED || state == FC_PLAN_ACTIVE)
-		return fc_fail(EINVAL, "flow %u cannot be set to state %llu", flow,
-			       (unsigned long long)state);
+		return fc_fail(EINVAL, PLAN_STATE_REFUSED, .numbers = { flow, state });
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
 	fc_held_replanned(x);
@@ -179,7 +168,7 @@ void fc_plans_forget(struct fc_extractor *x)
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 {
 	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state != FC_PLAN_SUSPENDED)
-		return fc_fail(EINVAL, "flow %u has no suspended plan", flow);
+		return fc_fail(EINVAL, PLAN_NOT_SUSPENDED, .numbers = { flow });
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].deviating_number, UINT64_MAX);
 	fc_set(x, &x->staging->plans[flow].state, FC_PLAN_ACTIVE);
@@ -190,14 +179,13 @@ int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 int fc_plan_skip(struct fc_extractor *x, uint32_t flow, const struct fc_skip *skip)
 {
 	if (flow >= FC_FLOWS_MAX || skip->resume < skip->from)
-		return fc_fail(EINVAL, "the skip of flow %u is not valid", flow);
+		return fc_fail(EINVAL, SKIP_REVERSED, .numbers = { flow });
 	struct fc_flow_plan *plan = &x->staging->plans[flow];
 	if (!fc_plan_follows(plan))
-		return fc_fail(EINVAL, "flow %u has no plan that could skip messages", flow);
+		return fc_fail(EINVAL, SKIP_WITHOUT_PLAN, .numbers = { flow });
 	if (plan->skips_used &&
 	    skip->from < plan->skips[(plan->skips_used - 1) % FC_FLOW_SKIPS].resume)
-		return fc_fail(EINVAL, "flow %u: a skip at message %llu, before the last one", flow,
-			       (unsigned long long)skip->from);
+		return fc_fail(EINVAL, SKIP_BEFORE_LAST, .numbers = { flow, skip->from });
 	struct fc_skip *kept = &plan->skips[plan->skips_used % FC_FLOW_SKIPS];
 	fc_change_begin(x);
 	fc_set(x, &kept->from, skip->from);
@@ -219,7 +207,7 @@ int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
 {
 	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state == FC_PLAN_UNKNOWN ||
 	    x->staging->plans[flow].frontier == FC_NO_FRONTIER || number < fc_frontier(x, flow))
-		return fc_fail(EINVAL, "flow %u has no frontier before that message", flow);
+		return fc_fail(EINVAL, FRONTIER_NOT_BEFORE, .numbers = { flow, number });
 	fc_change_begin(x);
 	fc_set(x, fc_shard_frontier(x->shard, x->staging->plans[flow].frontier), number);
 	fc_change_end(x);

@@ -42,17 +42,13 @@ static struct layout layout_for(uint64_t bytes, uint32_t unit_bytes)
 static int check_geometry(uint64_t gradient_bytes, uint64_t held_bytes, uint32_t unit_bytes)
 {
 	if (unit_bytes != 2 && unit_bytes != 4 && unit_bytes != 8)
-		return fc_fail(EINVAL, "elements of %u bytes: must be 2, 4 or 8", unit_bytes);
+		return fc_fail(EINVAL, SHARD_ELEMENT_REFUSED, .numbers = { unit_bytes });
 	if (gradient_bytes == 0 || gradient_bytes % unit_bytes ||
 	    gradient_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(EINVAL,
-			       "a gradient of %llu bytes in elements of %u bytes is not possible",
-			       (unsigned long long)gradient_bytes, unit_bytes);
+		return fc_fail(EINVAL, SHARD_GRADIENT_REFUSED,
+			       .numbers = { gradient_bytes, unit_bytes });
 	if (held_bytes % unit_bytes || held_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(
-			EINVAL,
-			"%llu bytes after a gradient in elements of %u bytes are not possible",
-			(unsigned long long)held_bytes, unit_bytes);
+		return fc_fail(EINVAL, SHARD_EXTRA_REFUSED, .numbers = { held_bytes, unit_bytes });
 	return 0;
 }
 
@@ -92,12 +88,10 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_byt
 static int check_header(const struct fc_shard_header *header, uint64_t mapped, const char *path)
 {
 	if (mapped < 4096 || memcmp(header->magic, shard_magic, sizeof shard_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck shard, or was never finished", path);
+		return fc_fail(EINVAL, NOT_A_SHARD, .texts = { path });
 	if (header->layout_version != FC_SHARD_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, header->layout_version, FC_SHARD_VERSION);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { header->layout_version, FC_SHARD_VERSION });
 	const uint64_t held = header->held_bytes;
 	const int code = check_geometry(header->gradient_bytes, held, header->unit_bytes);
 	if (code < 0)
@@ -106,8 +100,7 @@ static int check_header(const struct fc_shard_header *header, uint64_t mapped, c
 	if (header->file_bytes != mapped || at.end > mapped ||
 	    header->coverage_offset != COVERAGE_AT || header->coverage_bytes != at.coverage_bytes ||
 	    header->data_offset != at.data || header->data_bytes != at.data_bytes)
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 

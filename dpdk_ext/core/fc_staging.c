@@ -48,13 +48,12 @@ static struct layout layout_for(const struct fc_staging_sizes *s)
 static int check_sizes(const struct fc_staging_sizes *s)
 {
 	if (s->messages < 4 || s->messages > COUNT_MAX || (s->messages & (s->messages - 1)))
-		return fc_fail(EINVAL, "staging for %llu message records: must be a power of two",
-			       (unsigned long long)s->messages);
+		return fc_fail(EINVAL, STAGING_RECORDS_REFUSED, .numbers = { s->messages });
 	if (s->records < 1 || s->records > COUNT_MAX || s->held > FC_JOURNAL_PACKET / 2 ||
 	    s->sends > COUNT_MAX || s->segments > COUNT_MAX || s->data_bytes < 4096 ||
 	    s->data_bytes > DATA_BYTES_MAX)
-		return fc_fail(EINVAL, "staging of %llu bytes for %llu messages is not possible",
-			       (unsigned long long)s->data_bytes, (unsigned long long)s->records);
+		return fc_fail(EINVAL, STAGING_SIZES_REFUSED,
+			       .numbers = { s->data_bytes, s->records });
 	return 0;
 }
 
@@ -122,13 +121,10 @@ int fc_staging_create(const char *path, const struct fc_staging_sizes *sizes,
 static int check_header(const struct fc_staging_header *h, uint64_t mapped, const char *path)
 {
 	if (mapped < 4096 || memcmp(h->magic, staging_magic, sizeof staging_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck staging file, or was never finished",
-			       path);
+		return fc_fail(EINVAL, NOT_A_STAGING_FILE, .texts = { path });
 	if (h->layout_version != FC_STAGING_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, h->layout_version, FC_STAGING_VERSION);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { h->layout_version, FC_STAGING_VERSION });
 	const struct fc_staging_sizes sizes = {
 		.messages = h->messages,
 		.data_bytes = h->data_bytes,
@@ -146,8 +142,7 @@ static int check_header(const struct fc_staging_header *h, uint64_t mapped, cons
 	    h->flows_max != FC_FLOWS_MAX || h->journal_max != FC_JOURNAL_ENTRIES ||
 	    h->file_bytes != mapped || layout_for(&sizes).end > mapped ||
 	    h->journal_used > h->journal_max)
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 

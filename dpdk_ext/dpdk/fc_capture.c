@@ -43,7 +43,7 @@ int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *
 	*out = NULL;
 	struct fc_capture *capture = calloc(1, sizeof *capture);
 	if (!capture)
-		return fc_fail(ENOMEM, "no memory for a capture");
+		return fc_fail(ENOMEM, CAPTURE_LOOP_WITHOUT_MEMORY);
 	capture->want = *request;
 	capture->ring = ring;
 	const int code = fc_copies_create(&capture->copies, FC_FLIGHTS, request->engine);
@@ -238,10 +238,9 @@ static int wind_up(struct fc_capture *capture)
 	while (capture->copies.first != capture->copies.next) {
 		step_copies(capture);
 		if (clock_ns(CLOCK_MONOTONIC) > give_up_ns)
-			return fc_fail(
-				EIO, "a copy engine did not finish %llu copies within %d s",
-				(unsigned long long)(capture->copies.next - capture->copies.first),
-				HANG_S);
+			return fc_fail(EIO, COPIES_NOT_FINISHED,
+				       .numbers = { capture->copies.next - capture->copies.first,
+						    HANG_S });
 	}
 	fc_capture_settle(capture);
 	return 0;
@@ -272,11 +271,8 @@ static int receive(struct fc_capture *capture)
 			continue;
 		if (table && capture->empty_polls >= END_POLLS &&
 		    capture->copies.first == capture->copies.next)
-			return fc_fail(ENODATA,
-				       "the file source delivered %llu of its %llu frames and then "
-				       "no more",
-				       (unsigned long long)capture->source_frame,
-				       (unsigned long long)table->frames);
+			return fc_fail(ENODATA, SOURCE_ENDED_EARLY,
+				       .numbers = { capture->source_frame, table->frames });
 		idle(capture);
 	}
 	sweep(capture);
@@ -289,12 +285,12 @@ int fc_capture_run(struct fc_capture *capture)
 	const bool foreign = rte_lcore_id() == LCORE_ID_ANY;
 
 	if (foreign && rte_thread_register() < 0)
-		return fc_fail(rte_errno, "the capture thread cannot be registered with DPDK: %s",
-			       rte_strerror(rte_errno));
+		return fc_fail(rte_errno, THREAD_NOT_REGISTERED,
+			       .texts = { rte_strerror(rte_errno) });
 	int code = receive(capture);
 	const int wound_up = wind_up(capture);
-	if (code == 0)
-		code = wound_up;
+	if (wound_up < 0)
+		code = wound_up; /* whose reason was stored last */
 	if (foreign)
 		rte_thread_unregister();
 	return code;

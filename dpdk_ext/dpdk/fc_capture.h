@@ -35,7 +35,7 @@ struct fc_capture_request {
 int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *ring,
 		      struct fc_capture **out);
 /* Runs in the calling thread until it is stopped or the source has ended; no copy is in flight
- * when it returns. Returns 0, or -errno with a message: the file delivered fewer frames than it
+ * when it returns. Returns 0, or -errno (see fc_error.h): the file delivered fewer frames than it
  * has, or a copy engine hangs. */
 int fc_capture_run(struct fc_capture *capture);
 /* Callable from any thread. */

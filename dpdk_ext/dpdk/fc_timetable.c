@@ -32,8 +32,8 @@ int fc_timetable_read(const char *path, struct fc_timetable *out)
 	if (code == 0) {
 		out->stamps = calloc(out->frames ? out->frames : 1, sizeof *out->stamps);
 		if (!out->stamps)
-			code = fc_fail(ENOMEM, "no memory for the times of %llu frames",
-				       (unsigned long long)out->frames);
+			code = fc_fail(ENOMEM, TIMESTAMPS_WITHOUT_MEMORY,
+				       .numbers = { out->frames });
 	}
 	for (uint64_t i = 0; code == 0 && i < out->frames && fc_pcap_next(pcap, &frame) > 0; i++)
 		out->stamps[i] = (struct fc_stamp){ frame.timestamp_ns, frame.frame_bytes,
