@@ -52,7 +52,7 @@ CORE_HEADERS = (
 STEP_HEADERS = ("fc_step.h", "fc_commit.h", "fc_norm.h")
 """Of the optimizer's step, for cffi; the others in that folder hold inlines and vectors."""
 
-DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
+DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timestamps.h", "fc_dma.h", "fc_capture.h")
 """The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
 
 LAB_HEADERS = ("fcl_net.h", "fcl_comm.h")

@@ -1,5 +1,5 @@
-/* Moves the packets of slots to their destinations, one committed span at a time, and executes
- * what Python requests between spans. */
+/* Moves the packets of slots to where their messages are placed, one committed span at a time, and
+ * executes what Python requests between spans. */
 #include "fc_extract.h"
 
 #include <errno.h>
@@ -76,12 +76,12 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.counters = &staging->header->counters,
 		.block = block != 0,
 	};
-	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
-	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
+	x->orphan_freed = calloc(staging->header->orphans_max + 1, sizeof *x->orphan_freed);
+	int code = x->orphan_freed ? roll_back(x) : fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	if (code == 0)
 		code = fc_blocks_open(x);
 	if (code == 0)
-		code = fc_held_open(x);
+		code = fc_orphans_open(x);
 	if (code < 0) {
 		fc_extractor_close(x);
 		return code;
@@ -95,9 +95,9 @@ void fc_extractor_close(struct fc_extractor *x)
 {
 	if (!x)
 		return;
-	free(x->place_freed);
+	free(x->orphan_freed);
 	fc_blocks_close(x);
-	fc_held_close(x);
+	fc_orphans_close(x);
 	free(x);
 }
 
@@ -179,10 +179,10 @@ static enum fc_slot_end without_message(struct fc_extractor *x, const struct fc_
 	const bool doubted = mark->verdict == FC_DOUBTFUL;
 	enum fc_slot_end end = FC_SLOT_DONE;
 
-	if (!doubted || !mark->rival)
-		end = fc_hold_packet(x, piece, doubted);
-	if (end == FC_SLOT_DONE && mark->rival)
-		fc_contest_packet(x, mark->rival, NULL, piece);
+	if (!doubted || !mark->alternative)
+		end = fc_orphan_keep(x, piece, doubted);
+	if (end == FC_SLOT_DONE && mark->alternative)
+		fc_compare_alternative(x, mark->alternative, NULL, piece);
 	return end;
 }
 
@@ -200,11 +200,11 @@ static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slo
 
 	if (is_of_write(&mark)) {
 		/* The parser is another process: its values are checked. */
-		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
+		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_ORPHAN_BYTES ||
 		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
 			x->counters->ignored_packets++;
 		else if (mark.message)
-			end = fc_home_packet(x, &mark, &piece);
+			end = fc_deliver_packet(x, &mark, &piece);
 		else
 			end = without_message(x, &mark, &piece);
 	}

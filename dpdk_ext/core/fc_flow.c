@@ -1,7 +1,7 @@
 #include <errno.h>
 
 #include "fc_error.h"
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
@@ -125,7 +125,7 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 {
 	const struct fc_message *message = &flows->messages[position & flows->mask];
 
-	/* pairs with the release in fc_chain_insert() */
+	/* pairs with the release in fc_message_list_insert() */
 	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
 		return 0;
 	*out = *message;

@@ -6,7 +6,7 @@
 
 struct fc_ring;
 struct fc_dma;
-struct fc_timetable;
+struct fc_timestamps;
 struct fc_capture;
 
 enum {
@@ -21,7 +21,7 @@ struct fc_capture_request {
 	 * to buffer frames. */
 	uint32_t idle_us, idle_max_us;
 	/* File sources: the frames of the file with their time stamps; NULL: a live source. */
-	const struct fc_timetable *table;
+	const struct fc_timestamps *table;
 	/* Replay speed relative to the time stamps: 1.0 real time, 2.0 twice as fast, 0 unlimited.
 	 */
 	double speed;

@@ -100,7 +100,7 @@ class Extractor(Closeable):
 
     def ignore_late_payload(self) -> None:
         """What still comes of messages that were placed is ignored: their steps are given up."""
-        lib.fc_homes_close(self.handle)
+        lib.fc_ignore_placed(self.handle)
 
     def keys(self) -> list[FlowKey]:
         """[flows] keys by flow index."""

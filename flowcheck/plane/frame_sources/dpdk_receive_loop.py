@@ -116,8 +116,8 @@ class CaptureTimestamps:
 
     def __init__(self, path: Path) -> None:
         ffi, lib = dpdk()
-        self.handle: Any = ffi.new("struct fc_timetable *")
-        code = int(lib.fc_timetable_read(os.fsencode(path), self.handle))
+        self.handle: Any = ffi.new("struct fc_timestamps *")
+        code = int(lib.fc_timestamps_read(os.fsencode(path), self.handle))
         if code < 0:
             told = refusal_of(ffi, lib, -code, path)
             raise CaptureError(-code, capture_refusal(path, told))
@@ -127,7 +127,7 @@ class CaptureTimestamps:
         return int(self.handle.frames)
 
     def close(self) -> None:
-        dpdk()[1].fc_timetable_free(self.handle)
+        dpdk()[1].fc_timestamps_free(self.handle)
 
 
 class ReceiveLoop:

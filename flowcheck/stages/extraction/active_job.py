@@ -221,7 +221,7 @@ class ActiveJob:
 
     def assign_staged(self) -> int:
         """Places staged messages whose place is known by now. Returns how many."""
-        done = self._reassembly.adopt(self._extractors)
+        done = self._reassembly.deliver_orphans(self._extractors)
         self._reassembly.number(self._extractors)
         return done + place_staged(self._extractors, self._reassembly.numbers)
 

@@ -19,14 +19,14 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 				      : send->wire_bytes;
 	const uint64_t unit = x->shard->header->unit_bytes;
 	const uint64_t gradient = x->shard->header->gradient_bytes;
-	const uint64_t held = x->shard->header->held_bytes;
+	const uint64_t buffers = x->shard->header->module_buffer_bytes;
 	uint64_t end = 0;
 
 	for (uint32_t i = 0; i < send->segments; i++) {
 		const struct fc_segment *s = &segments[send->first_segment + i];
 		if (s->data_byte < end || s->data_byte % unit || s->data_bytes % unit ||
-		    s->dst_byte % unit || s->dst_byte > gradient + held ||
-		    s->data_bytes > gradient + held - s->dst_byte ||
+		    s->dst_byte % unit || s->dst_byte > gradient + buffers ||
+		    s->data_bytes > gradient + buffers - s->dst_byte ||
 		    (s->dst_byte < gradient && s->data_bytes > gradient - s->dst_byte))
 			return fc_fail(EINVAL, PLAN_SEGMENT_MISPLACED, .numbers = { i });
 		end = (uint64_t)s->data_byte + s->data_bytes;
@@ -123,9 +123,9 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->run_psn, plan->run_psn);
 	fc_set(x, &kept->run_shift, plan->run_shift);
 	fc_set(x, &kept->state, plan->state);
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	if (plan->state == FC_PLAN_IGNORE)
-		fc_held_ignore(x, flow);
+		fc_orphans_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -136,9 +136,9 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 		return fc_fail(EINVAL, PLAN_STATE_REFUSED, .numbers = { flow, state });
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	if (state == FC_PLAN_IGNORE)
-		fc_held_ignore(x, flow);
+		fc_orphans_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -147,10 +147,10 @@ void fc_plans_forget(struct fc_extractor *x)
 {
 	struct fc_staging_header *h = x->staging->header;
 
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	/* Before the tables that it names are freed; repeated after a kill it has the same result.
 	 */
-	fc_homes_close(x);
+	fc_ignore_placed(x);
 	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {
 		struct fc_flow_plan *plan = &x->staging->plans[flow];
 		if (!fc_plan_follows(plan))
@@ -214,20 +214,20 @@ int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
 	return 0;
 }
 
-void fc_homes_close(struct fc_extractor *x)
+void fc_ignore_placed(struct fc_extractor *x)
 {
 	/* Without journal: repeated it has the same result. */
 	for (uint64_t i = 0; i <= x->staging->mask; i++)
-		if (fc_home_kind(&x->staging->homes[i]) == FC_HOME_SHARD)
-			x->staging->homes[i].kind = FC_HOME_IGNORED;
+		if (fc_placement_kind(&x->staging->placements[i]) == FC_PLACEMENT_SHARD)
+			x->staging->placements[i].kind = FC_PLACEMENT_IGNORED;
 }
 
-/* Sets the home of a staged message, if the pool still has the message. */
-static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
-		   uint64_t where, uint64_t step)
+/* Sets the placement of a staged message, if the pool still has the message. */
+static void redirect(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
+		     uint64_t where, uint64_t step)
 {
-	if (x->staging->homes[m->position & x->staging->mask].position == m->position)
-		fc_home_set(x, m->position, kind, where, step);
+	if (x->staging->placements[m->position & x->staging->mask].position == m->position)
+		fc_placement_set(x, m->position, kind, where, step);
 }
 
 /* Moves the received packets of a message to the shard. Each packet's bit moves with it, so that a
@@ -262,10 +262,10 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	struct fc_message m = r->message;
 	if (m.number == FC_NUMBER_UNKNOWN)
 		m.number = number;
-	const struct fc_decision d = fc_home_decide(x, &m);
+	const struct fc_decision d = fc_placement_decide(x, &m);
 	fc_change_begin(x);
-	fc_home_note(x, &m, &d);
-	if (d.kind == FC_HOME_SHARD) {
+	fc_placement_note(x, &m, &d);
+	if (d.kind == FC_PLACEMENT_SHARD) {
 		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
 				  r->conflict_stop - r->conflict_from);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
@@ -273,19 +273,19 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
 	}
-	if (d.kind != FC_HOME_STAGED) {
-		rehome(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
-		fc_record_give(x, record);
+	if (d.kind != FC_PLACEMENT_STAGED) {
+		redirect(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
+		fc_record_free(x, record);
 	}
 	fc_change_end(x);
-	return d.kind != FC_HOME_STAGED;
+	return d.kind != FC_PLACEMENT_STAGED;
 }
 
 void fc_staged_release(struct fc_extractor *x, uint64_t record)
 {
 	fc_change_begin(x);
-	rehome(x, &x->staging->records[record].message, FC_HOME_IGNORED, 0, 0);
-	fc_record_give(x, record);
+	redirect(x, &x->staging->records[record].message, FC_PLACEMENT_IGNORED, 0, 0);
+	fc_record_free(x, record);
 	fc_change_end(x);
 }
 

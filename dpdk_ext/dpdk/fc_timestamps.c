@@ -1,4 +1,4 @@
-#include "fc_timetable.h"
+#include "fc_timestamps.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int count_frames(struct fc_pcap *pcap, uint64_t *out)
 	return code;
 }
 
-int fc_timetable_read(const char *path, struct fc_timetable *out)
+int fc_timestamps_read(const char *path, struct fc_timestamps *out)
 {
 	struct fc_pcap *pcap;
 	struct fc_pcap_frame frame;
@@ -40,11 +40,11 @@ int fc_timetable_read(const char *path, struct fc_timetable *out)
 						    frame.wire_bytes };
 	fc_pcap_close(pcap);
 	if (code < 0)
-		fc_timetable_free(out);
+		fc_timestamps_free(out);
 	return code;
 }
 
-void fc_timetable_free(struct fc_timetable *table)
+void fc_timestamps_free(struct fc_timestamps *table)
 {
 	free(table->stamps);
 	memset(table, 0, sizeof *table);
