@@ -211,7 +211,7 @@ class Extractor(Closeable):
         check(lib.fc_frontier_pass(self.handle, flow, number), self._subject, RingError)
 
     def assign_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
-        """Gives staged messages the homes their plans have by now; returns how many moved.
+        """Moves staged messages to where their plans place them by now; returns how many moved.
 
         numbers: {(flow, first_psn): number} of messages the transport could not number.
         """
@@ -232,7 +232,7 @@ class Extractor(Closeable):
                 yield number_in_plan(plans[m.flow], min(int(m.number), named)), record, named
 
     def place(self, record: int, named: int) -> bool:
-        """Gives one staged message its home; False where it must stay."""
+        """Moves one staged message to where its plan places it; False where it must stay."""
         return bool(lib.fc_staged_place(self.handle, record, named))
 
     def close(self) -> None:

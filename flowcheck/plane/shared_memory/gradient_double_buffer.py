@@ -131,7 +131,7 @@ class GradientShard(Closeable):
         return np.frombuffer(ffi.buffer(data, self.gradient_bytes), np.uint8)
 
     def module_buffers(self, generation: int) -> NDArray[np.uint8] | None:
-        """[module_buffer_bytes] a copy of what lies behind the gradient; None: not all of it is there."""
+        """[module_buffer_bytes] a copy of what follows the gradient; None: a part is missing."""
         begun, size = self.open_count(generation), self.module_buffer_bytes
         if not size or not lib.fc_shard_has_module_buffers(self.handle, generation):
             return None

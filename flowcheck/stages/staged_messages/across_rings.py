@@ -63,7 +63,7 @@ class CrossRingReassembly:
         self._keep()
 
     def deliver_orphans(self, extractors: Sequence[Extractor]) -> int:
-        """Gives held packets to the ring that knows their message; returns how many."""
+        """Delivers orphan packets by the ring that knows their message; returns how many."""
         if len(extractors) < 2:
             return 0
         where = _where(extractors)

@@ -45,7 +45,7 @@ def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
 
 
 def staged_message_count(extractors: Sequence[Extractor]) -> int:
-    """Messages without a home."""
+    """Messages that have no placement yet."""
     return sum(int(x.staging.handle.header.records_in_use) for x in extractors)
 
 
