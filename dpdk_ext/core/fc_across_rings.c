@@ -30,7 +30,7 @@ static bool find_message(const struct fc_extractor *x, uint32_t flow, uint64_t p
 int fc_deliver_from_ring(struct fc_extractor *x, uint32_t flow, uint64_t psn,
 			 const uint8_t *payload, uint32_t payload_bytes, int differs)
 {
-	const struct fc_piece piece = { flow, psn, payload, payload_bytes };
+	const struct fc_packet_payload piece = { flow, psn, payload, payload_bytes };
 	struct fc_message m;
 
 	if (!find_message(x, flow, psn, &m))

@@ -2,7 +2,7 @@
 #include "fc_staging_ops.h"
 
 void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placement,
-		      const struct fc_piece *piece)
+		      const struct fc_packet_payload *piece)
 {
 	if (fc_placement_kind(placement) == FC_PLACEMENT_STAGED)
 		fc_stage_conflict(x, placement->where, piece);
@@ -14,7 +14,7 @@ void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placeme
 /* Whether the message placed there has the same bytes already. In a shard a packet is compared
  * while it is placed; bytes that were missing count as differing as well. */
 static bool is_confirmed(struct fc_extractor *x, const struct fc_placement *placement,
-			 uint64_t offset_bytes, const struct fc_piece *piece)
+			 uint64_t offset_bytes, const struct fc_packet_payload *piece)
 {
 	const struct fc_extract_counters before = *x->counters;
 
@@ -25,7 +25,7 @@ static bool is_confirmed(struct fc_extractor *x, const struct fc_placement *plac
 }
 
 void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
-			    const struct fc_placement *own, const struct fc_piece *piece)
+			    const struct fc_placement *own, const struct fc_packet_payload *piece)
 {
 	const struct fc_placement *placement =
 		&x->staging->placements[alternative & x->staging->mask];
@@ -41,8 +41,8 @@ void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
 	const uint64_t nth = (piece->psn - m.first_psn) & 0xffffff;
 	if (fc_bytes_of_packet(&m, nth) != piece->payload_bytes)
 		return;
-	const struct fc_piece as = { m.flow, m.first_psn + nth, piece->payload,
-				     piece->payload_bytes };
+	const struct fc_packet_payload as = { m.flow, m.first_psn + nth, piece->payload,
+					      piece->payload_bytes };
 	const uint64_t before = x->counters->conflict_bytes;
 	if (is_confirmed(x, placement, nth * m.pmtu_bytes, &as))
 		return;

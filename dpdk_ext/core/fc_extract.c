@@ -173,11 +173,11 @@ static bool is_of_write(const struct fc_mark *mark)
 	}
 }
 
-static enum fc_slot_end without_message(struct fc_extractor *x, const struct fc_mark *mark,
-					const struct fc_piece *piece)
+static enum fc_slot_result without_message(struct fc_extractor *x, const struct fc_mark *mark,
+					   const struct fc_packet_payload *piece)
 {
 	const bool doubted = mark->verdict == FC_DOUBTFUL;
-	enum fc_slot_end end = FC_SLOT_DONE;
+	enum fc_slot_result end = FC_SLOT_DONE;
 
 	if (!doubted || !mark->alternative)
 		end = fc_orphan_keep(x, piece, doubted);
@@ -186,17 +186,17 @@ static enum fc_slot_end without_message(struct fc_extractor *x, const struct fc_
 	return end;
 }
 
-static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
+static enum fc_slot_result extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 {
 	const struct fc_mark mark = slot->mark;
-	const struct fc_piece piece = {
+	const struct fc_packet_payload piece = {
 		.flow = mark.flow,
 		.psn = mark.psn,
 		.payload = slot->frame + mark.payload_at,
 		.payload_bytes = mark.payload_bytes,
 	};
 	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
-	enum fc_slot_end end = FC_SLOT_DONE;
+	enum fc_slot_result end = FC_SLOT_DONE;
 
 	if (is_of_write(&mark)) {
 		/* The parser is another process: its values are checked. */
@@ -234,7 +234,8 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	while (done < count && fc_journal_left(x) > 3 * FC_JOURNAL_PACKET) {
 		prefetch(x, first + done);
 		x->first_slot = !done;
-		const enum fc_slot_end end = extract_slot(x, fc_ring_slot(x->ring, first + done));
+		const enum fc_slot_result end =
+			extract_slot(x, fc_ring_slot(x->ring, first + done));
 		x->stalled = end == FC_SLOT_WAITS;
 		if (end != FC_SLOT_DONE)
 			break;

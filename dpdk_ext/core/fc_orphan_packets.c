@@ -198,7 +198,7 @@ void fc_orphans_ignore(struct fc_extractor *x, uint64_t flow)
 }
 
 /* The place of a copy with the same number of bytes; UINT64_MAX: none. */
-static uint64_t find_copy(struct fc_extractor *x, const struct fc_piece *piece)
+static uint64_t find_copy(struct fc_extractor *x, const struct fc_packet_payload *piece)
 {
 	const struct fc_orphan *all = x->staging->orphans;
 
@@ -224,7 +224,7 @@ static uint64_t take_slot(struct fc_extractor *x)
 }
 
 /* The packet to drop for `piece` when all places are used; UINT64_MAX: none. */
-static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece)
+static uint64_t find_victim(struct fc_extractor *x, const struct fc_packet_payload *piece)
 {
 	const struct fc_orphan_index *p = &x->orphans;
 	const unsigned last = fc_plan_follows(&x->staging->plans[piece->flow])
@@ -245,7 +245,7 @@ static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece
 	return UINT64_MAX;
 }
 
-static bool give_up(struct fc_extractor *x, const struct fc_piece *piece)
+static bool give_up(struct fc_extractor *x, const struct fc_packet_payload *piece)
 {
 	const uint64_t victim = find_victim(x, piece);
 
@@ -267,7 +267,8 @@ static void note_differs(struct fc_extractor *x, uint32_t index)
 	enlist(x, index);
 }
 
-enum fc_slot_end fc_orphan_keep(struct fc_extractor *x, const struct fc_piece *piece, bool doubted)
+enum fc_slot_result fc_orphan_keep(struct fc_extractor *x, const struct fc_packet_payload *piece,
+				   bool doubted)
 {
 	struct fc_staging_header *h = x->staging->header;
 

@@ -105,7 +105,8 @@ bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *se
 }
 
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
-			     const struct fc_message *m, uint64_t number, struct fc_decision *d)
+			     const struct fc_message *m, uint64_t number,
+			     struct fc_placement_decision *d)
 {
 	uint64_t nth;
 
@@ -141,11 +142,12 @@ bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number)
 		number < plan->deviating_number);
 }
 
-struct fc_decision fc_placement_decide(const struct fc_extractor *x, const struct fc_message *m)
+struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
+						 const struct fc_message *m)
 {
 	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
 	const uint64_t number = fc_number_in_plan(plan, m->number);
-	struct fc_decision d = { .kind = FC_PLACEMENT_STAGED };
+	struct fc_placement_decision d = { .kind = FC_PLACEMENT_STAGED };
 
 	if (plan->state == FC_PLAN_IGNORE)
 		d.kind = FC_PLACEMENT_IGNORED;
@@ -161,7 +163,7 @@ struct fc_decision fc_placement_decide(const struct fc_extractor *x, const struc
 }
 
 void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
-		       const struct fc_decision *decision)
+		       const struct fc_placement_decision *decision)
 {
 	struct fc_flow_plan *plan = &x->staging->plans[m->flow];
 	const uint64_t number = fc_number_in_plan(plan, m->number);
@@ -200,7 +202,7 @@ void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets)
 }
 
 void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, uint64_t offset_bytes,
-		const struct fc_piece *piece)
+		const struct fc_packet_payload *piece)
 {
 	switch (fc_placement_kind(placement)) {
 	case FC_PLACEMENT_STAGED:
@@ -220,7 +222,8 @@ void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, ui
 }
 
 void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placement,
-		       const struct fc_message *m, const struct fc_piece *piece, bool differs)
+		       const struct fc_message *m, const struct fc_packet_payload *piece,
+		       bool differs)
 {
 	const uint64_t nth = piece->psn - m->first_psn;
 
@@ -235,15 +238,16 @@ void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placem
 
 /* Delivers packets that arrived before their message was known. Returns FC_SLOT_NEEDS_COMMIT if
  * the journal has no room for more of them in this change; they stay. */
-static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_placement *placement,
-				     const struct fc_message *m)
+static enum fc_slot_result deliver_held(struct fc_extractor *x,
+					const struct fc_placement *placement,
+					const struct fc_message *m)
 {
 	const uint64_t stop = m->first_psn + m->packets;
 	uint64_t i;
 
 	while ((i = fc_orphan_find(x, m->flow, m->first_psn, stop)) != UINT64_MAX) {
 		const struct fc_orphan *orphan = &x->staging->orphans[i];
-		const struct fc_piece piece = {
+		const struct fc_packet_payload piece = {
 			.flow = orphan->flow,
 			.psn = orphan->psn,
 			.payload = x->staging->orphan_data + i * FC_ORPHAN_BYTES,
@@ -259,8 +263,8 @@ static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_pla
 
 /* Delivers those that did not fit into the previous change. Its slot is the first of this change,
  * also for an extractor that was killed between the two. */
-static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
-				     const struct fc_placement *placement)
+static enum fc_slot_result deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
+					const struct fc_placement *placement)
 {
 	struct fc_message m;
 
@@ -271,7 +275,7 @@ static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mar
 }
 
 /* There is no room to stage message `m`. Nothing was changed for it so far. */
-static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_message *m)
+static enum fc_slot_result without_room(struct fc_extractor *x, const struct fc_message *m)
 {
 	if (!fc_record_fits(x, m))
 		return FC_SLOT_DONE;
@@ -281,8 +285,8 @@ static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_mes
 }
 
 /* Chooses the placement of the message in `mark`; FC_SLOT_DONE: it has one now. */
-static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mark,
-			       const struct fc_placement *placement)
+static enum fc_slot_result settle(struct fc_extractor *x, const struct fc_mark *mark,
+				  const struct fc_placement *placement)
 {
 	struct fc_message m;
 	uint64_t where;
@@ -292,11 +296,11 @@ static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mar
 		return FC_SLOT_DONE;
 	}
 	fc_number_in_run(&x->staging->plans[m.flow], &m);
-	struct fc_decision d = fc_placement_decide(x, &m);
+	struct fc_placement_decision d = fc_placement_decide(x, &m);
 	where = d.send;
 	if (d.kind == FC_PLACEMENT_STAGED) {
 		where = fc_record_allocate(x, &m);
-		const enum fc_slot_end end =
+		const enum fc_slot_result end =
 			where == UINT64_MAX ? without_room(x, &m) : FC_SLOT_DONE;
 		if (end != FC_SLOT_DONE)
 			return end;
@@ -320,8 +324,8 @@ static void drop_staged(struct fc_extractor *x, const struct fc_placement *place
 }
 
 /* Updates a staged message with what the parser learned from this packet. */
-static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mark,
-			       const struct fc_placement *placement)
+static enum fc_slot_result follow(struct fc_extractor *x, const struct fc_mark *mark,
+				  const struct fc_placement *placement)
 {
 	const struct fc_message *kept = &x->staging->records[placement->where].message;
 	struct fc_message m;
@@ -334,7 +338,7 @@ static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mar
 	if (moved && !fc_has_reth(mark->opcode))
 		return FC_SLOT_DONE;
 	if (!fc_stage_follow(x, placement->where, &m)) {
-		const enum fc_slot_end end = without_room(x, &m);
+		const enum fc_slot_result end = without_room(x, &m);
 		if (end != FC_SLOT_DONE)
 			return end;
 		drop_staged(x, placement);
@@ -342,11 +346,11 @@ static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mar
 	return moved ? deliver_held(x, placement, &m) : FC_SLOT_DONE;
 }
 
-enum fc_slot_end fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
-				   const struct fc_piece *piece)
+enum fc_slot_result fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				      const struct fc_packet_payload *piece)
 {
 	struct fc_placement *placement = &x->staging->placements[mark->message & x->staging->mask];
-	enum fc_slot_end end = FC_SLOT_DONE;
+	enum fc_slot_result end = FC_SLOT_DONE;
 
 	if (FC_UNLIKELY(placement->position != mark->message)) {
 		if (x->staging->plans[mark->flow].state == FC_PLAN_IGNORE) {

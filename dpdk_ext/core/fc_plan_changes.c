@@ -232,7 +232,8 @@ static void redirect(struct fc_extractor *x, const struct fc_message *m, uint64_
 
 /* Moves the received packets of a message to the shard. Each packet's bit moves with it, so that a
  * commit in between loses no count. */
-static void move_packets(struct fc_extractor *x, struct fc_staged *r, const struct fc_decision *d)
+static void move_packets(struct fc_extractor *x, struct fc_staged *r,
+			 const struct fc_placement_decision *d)
 {
 	uint64_t *bitmap = (uint64_t *)(x->staging->data + r->block_at);
 	const uint8_t *payload = (const uint8_t *)bitmap + r->bitmap_bytes;
@@ -262,7 +263,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	struct fc_message m = r->message;
 	if (m.number == FC_NUMBER_UNKNOWN)
 		m.number = number;
-	const struct fc_decision d = fc_placement_decide(x, &m);
+	const struct fc_placement_decision d = fc_placement_decide(x, &m);
 	fc_change_begin(x);
 	fc_placement_note(x, &m, &d);
 	if (d.kind == FC_PLACEMENT_SHARD) {

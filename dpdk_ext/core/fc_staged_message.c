@@ -15,7 +15,8 @@ uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth)
 	return left < m->pmtu_bytes ? (uint32_t)left : m->pmtu_bytes;
 }
 
-bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept,
+		     const struct fc_packet_payload *piece)
 {
 	const bool same = !memcmp(kept, piece->payload, piece->payload_bytes);
 
@@ -26,7 +27,8 @@ bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct f
 	return same;
 }
 
-void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
+		       const struct fc_packet_payload *piece)
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const uint64_t from = (piece->psn - r->message.first_psn) * r->message.pmtu_bytes;
@@ -38,7 +40,7 @@ void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_
 		fc_set(x, &r->conflict_stop, stop);
 }
 
-void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
+void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_packet_payload *piece)
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const uint64_t nth = piece->psn - r->message.first_psn;

@@ -81,7 +81,7 @@ struct fc_extractor {
 };
 
 /* Payload of one packet on its way to staging or shard. */
-struct fc_piece {
+struct fc_packet_payload {
 	uint64_t flow, psn;
 	const uint8_t *payload;
 	uint32_t payload_bytes;
@@ -121,7 +121,7 @@ void fc_change_begin(struct fc_extractor *x);
 void fc_change_end(struct fc_extractor *x);
 
 /* Result for a slot. */
-enum fc_slot_end {
+enum fc_slot_result {
 	FC_SLOT_DONE,
 	FC_SLOT_WAITS,        /* the file source must wait; nothing was changed */
 	FC_SLOT_NEEDS_COMMIT, /* commit the change, then repeat the slot */
@@ -174,18 +174,22 @@ static inline uint64_t fc_number_in_plan(const struct fc_flow_plan *plan, uint64
 
 /* fc_staged_message.c: payload bytes of packet `nth` of a message; UINT32_MAX: no such packet. */
 uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth);
-void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+void fc_stage_packet(struct fc_extractor *x, uint64_t record,
+		     const struct fc_packet_payload *piece);
 /* Compares and counts a copy of bytes that are there; false: they differ. */
-bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece);
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept,
+		     const struct fc_packet_payload *piece);
 /* Records that two copies of the packet with this PSN differ. */
-void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
+		       const struct fc_packet_payload *piece);
 /* Updates a staged message with what the parser learned since; false: it needs a larger block and
  * there is none; then nothing was changed. */
 bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
 
 /* fc_orphan_packets.c: keeps a packet whose message is unknown; doubted: its owner is unknown too.
  */
-enum fc_slot_end fc_orphan_keep(struct fc_extractor *x, const struct fc_piece *piece, bool doubted);
+enum fc_slot_result fc_orphan_keep(struct fc_extractor *x, const struct fc_packet_payload *piece,
+				   bool doubted);
 /* A kept packet of `flow` in [start, stop), with the lowest PSN or close to it; UINT64_MAX: none.
  */
 uint64_t fc_orphan_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
@@ -210,23 +214,24 @@ void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint6
 /* fc_conflicting_copies.c: the packet may also belong to message `alternative`. Bytes that differ
  * are not trusted for either. own: placement of its own message, or NULL. */
 void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
-			    const struct fc_placement *own, const struct fc_piece *piece);
+			    const struct fc_placement *own, const struct fc_packet_payload *piece);
 /* It is not known whether the packet's bytes are those of the message placed there. */
 void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placement,
-		      const struct fc_piece *piece);
+		      const struct fc_packet_payload *piece);
 
 /* fc_placement.c: delivers a packet to where its message is placed. */
 void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, uint64_t offset_bytes,
-		const struct fc_piece *piece);
+		const struct fc_packet_payload *piece);
 /* Counts packets of a flow for which staging was full. */
 void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets);
-enum fc_slot_end fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
-				   const struct fc_piece *piece);
+enum fc_slot_result fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				      const struct fc_packet_payload *piece);
 /* Delivers a kept packet of message `m`; differs: copies of it had other bytes. */
 void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placement,
-		       const struct fc_message *m, const struct fc_piece *piece, bool differs);
+		       const struct fc_message *m, const struct fc_packet_payload *piece,
+		       bool differs);
 /* What the plan says about a message now. */
-struct fc_decision {
+struct fc_placement_decision {
 	uint64_t kind; /* enum fc_placement_kind: STAGED, SHARD or IGNORED */
 	uint64_t send, step;
 	uint32_t flag;
@@ -242,10 +247,11 @@ bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number);
 bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth);
 /* Send and step of message `nth` of the plan; false: none. */
 bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step);
-struct fc_decision fc_placement_decide(const struct fc_extractor *x, const struct fc_message *m);
+struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
+						 const struct fc_message *m);
 /* Records the decision in the plan and the counters. */
 void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
-		       const struct fc_decision *decision);
+		       const struct fc_placement_decision *decision);
 void fc_placement_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
 		      uint64_t step);
 
