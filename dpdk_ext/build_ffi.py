@@ -27,6 +27,7 @@ DPDK = HERE / "dpdk"
 LAB = HERE / "lab"
 
 CORE_HEADERS = (
+    "fc_error_api.h",
     "fc_counters.h",
     "fc_ring.h",
     "fc_flow.h",
@@ -51,7 +52,7 @@ CORE_HEADERS = (
 STEP_HEADERS = ("fc_step.h", "fc_commit.h", "fc_norm.h")
 """Of the optimizer's step, for cffi; the others in that folder hold inlines and vectors."""
 
-DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")
+DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timestamps.h", "fc_dma.h", "fc_capture.h")
 """The capture's headers for cffi; the others in that folder hold inlines and DPDK's types."""
 
 LAB_HEADERS = ("fcl_net.h", "fcl_comm.h")
@@ -87,11 +88,11 @@ def core_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     torch's: nothing may be fused or reordered. Builds anywhere gcc or clang does."""
     ffi = FFI()
     headers = tuple(name for name in CORE_HEADERS if (CORE / name).exists())
-    ffi.cdef(declarations(CORE, headers) + "\nconst char *fc_last_error(void);\n")
+    ffi.cdef(declarations(CORE, headers))
     ffi.cdef(declarations(STEP, STEP_HEADERS))
     ffi.set_source(
         "flowcheck._core",
-        "".join(f'#include "{name}"\n' for name in (*headers, "fc_error.h", *STEP_HEADERS)),
+        "".join(f'#include "{name}"\n' for name in (*headers, *STEP_HEADERS)),
         sources=[str(path) for folder in (CORE, STEP) for path in sorted(folder.glob("*.c"))],
         include_dirs=[str(CORE), str(STEP)],
         extra_compile_args=[*COMMON_FLAGS, "-ffp-contract=off", "-fno-math-errno", *extra_flags],
@@ -127,11 +128,11 @@ def dpdk_missing() -> str | None:
 def dpdk_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     """The capture module: EAL, ports, copy engines."""
     ffi = FFI()
-    shared = "\nconst char *fc_last_error(void);\nint fc_map_trust(uint32_t uid);\n"
-    ffi.cdef(declarations(DPDK, DPDK_HEADERS) + shared)
+    shared = declarations(CORE, ("fc_error_api.h",)) + "\nint fc_map_trust(uint32_t uid);\n"
+    ffi.cdef(shared + declarations(DPDK, DPDK_HEADERS))
     ffi.set_source(
         "flowcheck._dpdk",
-        "".join(f'#include "{name}"\n' for name in (*DPDK_HEADERS, "fc_error.h", "fc_shm.h")),
+        "".join(f'#include "{name}"\n' for name in (*DPDK_HEADERS, "fc_error_api.h", "fc_shm.h")),
         sources=[
             *(str(path) for path in sorted(DPDK.glob("*.c"))),
             *(str(CORE / name) for name in DPDK_CORE_SOURCES),

@@ -1,4 +1,4 @@
-"""One family of exceptions, and `check()`, the only place a C return code becomes one.
+"""One family of exceptions, and `check()`, by which a C return code becomes one.
 
 What the operator can mend is an exception that says what was tried, what was found and what to
 do. What the world does to packets is a counter. Our own mistakes are assertions.
@@ -11,20 +11,36 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from flowcheck.findings.catalog import (
+    capture_file_reasons,
+    dpdk_failures,
+    extraction_refusals,
+    shared_file_reasons,
+)
 from flowcheck.findings.catalog.general_errors import (
     CORE_REFUSED,
     ERROR_TEXT,
     SETTING_MISSING,
     SETTING_REFUSED,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Entry, Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading a text as JSON or MessagePack raises where it is not what was asked for: of other
 fields or not well formed; no UTF-8; brackets thousands deep."""
+
+
+CORE_REASONS: dict[str, Entry] = {
+    name: entry
+    for module in (shared_file_reasons, extraction_refusals, capture_file_reasons, dpdk_failures)
+    for name, entry in vars(module).items()
+    if isinstance(entry, Entry)
+}
+"""Rows of dpdk_ext/core/fc_error_table.h: what a refusal of C's is."""
 
 
 class FlowCheckError(Exception):
@@ -76,7 +92,7 @@ class CoreError(FlowCheckError, OSError):
     """C, or the kernel, refused a set-up call: errno, and why."""
 
     def __init__(self, code: int, why: str | Finding) -> None:
-        """why: a finding, or the sentence that C left."""
+        """why: a finding, or the text of somebody else's error."""
         OSError.__init__(self, code, str(why))
         self._why = why
 
@@ -131,17 +147,38 @@ def has_no_room(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
-    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno. For what no
-    operator can mend; shared memory has `check_shared_memory`."""
-    if code >= 0:
-        return code
-    name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, CORE_REFUSED(what=what, error=core_sentence(-code), errno=name))
+def check(code: int, subject: object, kind: type[CoreError] = CoreError) -> int:
+    """Return `code`, or raise `kind` with C's reason if it is a negative errno. subject: what was
+    to be opened or changed. A file of shared memory has `check_shared_memory`."""
+    if code < 0:
+        raise kind(-code, core_finding(-code, subject))
+    return code
 
 
-def core_sentence(code: int) -> str:
-    """What C says of its last refusal in this thread; code: the errno that it gave."""
+def core_finding(code: int, subject: object) -> Finding:
+    """Why the C core refused the last call of this thread; code: the errno that it gave."""
     from flowcheck._core import ffi, lib
 
-    return ffi.string(lib.fc_last_error()).decode(errors="replace") or os.strerror(code)
+    return refusal_of(ffi, lib, code, subject)
+
+
+def refusal_of(ffi: Any, lib: Any, code: int, subject: object) -> Finding:
+    """The last refusal in this thread of a C module (`flowcheck._core`, `flowcheck._dpdk`): the
+    entry of its row, with the row's arguments."""
+    told = {
+        "subject": subject,
+        "reason": os.strerror(code),
+        "errno": errno.errorcode.get(code, str(code)),
+    }
+    error = lib.fc_last_error()
+    row = lib.fc_error_row(error.number)
+    if not error.number or error.errno_value != code:  # of an earlier call: this one gave none
+        return CORE_REFUSED(**told)
+    texts, numbers = (ffi.string(names).decode().split() for names in (row.texts, row.numbers))
+    told |= {
+        name: ffi.string(text).decode(errors="replace")
+        for name, text in zip(texts, error.texts, strict=False)
+    }
+    told |= dict(zip(numbers, error.numbers, strict=False))
+    entry = CORE_REASONS[ffi.string(row.name).decode()]
+    return entry(**{name: told[name] for name in entry.names})

@@ -1,5 +1,5 @@
-/* State while a frame is decoded, shared by fc_link.c (Ethernet to UDP) and fc_parse.c (BTH to
- * ICRC). */
+/* State while a frame is decoded, shared by fc_decode_ethernet.c (Ethernet to UDP) and fc_parse.c
+ * (BTH to ICRC). */
 #ifndef FC_DECODING_H
 #define FC_DECODING_H
 

@@ -1,5 +1,5 @@
-/* Moves the packets of slots to their destinations, one committed span at a time, and executes
- * what Python requests between spans. */
+/* Moves the packets of slots to where their messages are placed, one committed span at a time, and
+ * executes what Python requests between spans. */
 #include "fc_extract.h"
 
 #include <errno.h>
@@ -29,10 +29,9 @@ static int roll_back(struct fc_extractor *x)
 		const struct fc_map *map = in_shard && x->shard ? &x->shard->map : &x->staging->map;
 		const uint64_t at = entry->where & ~FC_IN_SHARD;
 		if (in_shard && !x->shard)
-			return fc_fail(EINVAL, "the extractor's journal has entries of a shard: "
-					       "open it together with its shard");
+			return fc_fail(EINVAL, JOURNAL_WITHOUT_SHARD);
 		if (at % 8 || at + 8 > map->bytes)
-			return fc_fail(EINVAL, "the extractor's journal is torn");
+			return fc_fail(EINVAL, STAGING_JOURNAL_TORN);
 		*(uint64_t *)(map->base + at) = entry->before;
 		of_shard = of_shard || in_shard;
 	}
@@ -64,12 +63,11 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 {
 	*out = NULL;
 	if (staging->mask != flows->mask)
-		return fc_fail(EINVAL, "staging for %llu message records, the flow table has %llu",
-			       (unsigned long long)staging->mask + 1,
-			       (unsigned long long)flows->mask + 1);
+		return fc_fail(EINVAL, STAGING_OF_ANOTHER_TABLE,
+			       .numbers = { staging->mask + 1, flows->mask + 1 });
 	struct fc_extractor *x = calloc(1, sizeof *x);
 	if (!x)
-		return fc_fail(ENOMEM, "no memory for the extractor");
+		return fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	*x = (struct fc_extractor){
 		.ring = ring,
 		.flows = flows,
@@ -78,12 +76,12 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.counters = &staging->header->counters,
 		.block = block != 0,
 	};
-	x->place_freed = calloc(staging->header->held_max + 1, sizeof *x->place_freed);
-	int code = x->place_freed ? roll_back(x) : fc_fail(ENOMEM, "no memory for the extractor");
+	x->orphan_freed = calloc(staging->header->orphans_max + 1, sizeof *x->orphan_freed);
+	int code = x->orphan_freed ? roll_back(x) : fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	if (code == 0)
 		code = fc_blocks_open(x);
 	if (code == 0)
-		code = fc_held_open(x);
+		code = fc_orphans_open(x);
 	if (code < 0) {
 		fc_extractor_close(x);
 		return code;
@@ -97,9 +95,9 @@ void fc_extractor_close(struct fc_extractor *x)
 {
 	if (!x)
 		return;
-	free(x->place_freed);
+	free(x->orphan_freed);
 	fc_blocks_close(x);
-	fc_held_close(x);
+	fc_orphans_close(x);
 	free(x);
 }
 
@@ -175,38 +173,38 @@ static bool is_of_write(const struct fc_mark *mark)
 	}
 }
 
-static enum fc_slot_end without_message(struct fc_extractor *x, const struct fc_mark *mark,
-					const struct fc_piece *piece)
+static enum fc_slot_result without_message(struct fc_extractor *x, const struct fc_mark *mark,
+					   const struct fc_packet_payload *piece)
 {
 	const bool doubted = mark->verdict == FC_DOUBTFUL;
-	enum fc_slot_end end = FC_SLOT_DONE;
+	enum fc_slot_result end = FC_SLOT_DONE;
 
-	if (!doubted || !mark->rival)
-		end = fc_hold_packet(x, piece, doubted);
-	if (end == FC_SLOT_DONE && mark->rival)
-		fc_contest_packet(x, mark->rival, NULL, piece);
+	if (!doubted || !mark->alternative)
+		end = fc_orphan_keep(x, piece, doubted);
+	if (end == FC_SLOT_DONE && mark->alternative)
+		fc_compare_alternative(x, mark->alternative, NULL, piece);
 	return end;
 }
 
-static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
+static enum fc_slot_result extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
 {
 	const struct fc_mark mark = slot->mark;
-	const struct fc_piece piece = {
+	const struct fc_packet_payload piece = {
 		.flow = mark.flow,
 		.psn = mark.psn,
 		.payload = slot->frame + mark.payload_at,
 		.payload_bytes = mark.payload_bytes,
 	};
 	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
-	enum fc_slot_end end = FC_SLOT_DONE;
+	enum fc_slot_result end = FC_SLOT_DONE;
 
 	if (is_of_write(&mark)) {
 		/* The parser is another process: its values are checked. */
-		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
+		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_ORPHAN_BYTES ||
 		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
 			x->counters->ignored_packets++;
 		else if (mark.message)
-			end = fc_home_packet(x, &mark, &piece);
+			end = fc_deliver_packet(x, &mark, &piece);
 		else
 			end = without_message(x, &mark, &piece);
 	}
@@ -236,7 +234,8 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	while (done < count && fc_journal_left(x) > 3 * FC_JOURNAL_PACKET) {
 		prefetch(x, first + done);
 		x->first_slot = !done;
-		const enum fc_slot_end end = extract_slot(x, fc_ring_slot(x->ring, first + done));
+		const enum fc_slot_result end =
+			extract_slot(x, fc_ring_slot(x->ring, first + done));
 		x->stalled = end == FC_SLOT_WAITS;
 		if (end != FC_SLOT_DONE)
 			break;

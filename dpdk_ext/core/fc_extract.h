@@ -50,7 +50,7 @@ uint64_t fc_step_at(const struct fc_flows *flows, const struct fc_staging *stagi
 uint64_t fc_frontier(const struct fc_extractor *x, uint32_t flow);
 int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number);
 /* Ignores further packets of placed messages: their steps are given up. */
-void fc_homes_close(struct fc_extractor *x);
+void fc_ignore_placed(struct fc_extractor *x);
 /* Removes all plans: packets are staged again, and the tables are free. */
 void fc_plans_forget(struct fc_extractor *x);
 /* Sets only the state: UNKNOWN, IGNORE or SUSPENDED. */
@@ -69,10 +69,10 @@ void fc_staged_release(struct fc_extractor *x, uint64_t record);
 /* For one flow's packets in several rings: if this ring knows the message of packet `psn`,
  * delivers it as if it had arrived here and returns 1; else 0. `differs`: another copy in the ring
  * that kept it had other bytes. */
-int fc_adopt_packet(struct fc_extractor *x, uint32_t flow, uint64_t psn, const uint8_t *payload,
-		    uint32_t payload_bytes, int differs);
+int fc_deliver_from_ring(struct fc_extractor *x, uint32_t flow, uint64_t psn,
+			 const uint8_t *payload, uint32_t payload_bytes, int differs);
 /* Drops a kept packet that another ring has delivered. */
-void fc_adopted(struct fc_extractor *x, uint64_t held);
+void fc_orphan_delivered(struct fc_extractor *x, uint64_t orphan);
 /* Number of the message that starts at `psn`, from this ring's record of it or of the message that
  * ends there; `closing`: it is the closing write of that one. UINT64_MAX: unknown. */
 uint64_t fc_number_at(const struct fc_extractor *x, uint32_t flow, uint64_t psn, int closing);

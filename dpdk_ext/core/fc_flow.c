@@ -1,7 +1,7 @@
 #include <errno.h>
 
 #include "fc_error.h"
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 static const uint8_t flows_magic[8] = "FCFLOWS";
 
@@ -54,10 +54,8 @@ int fc_flows_create(const char *path, uint64_t messages, struct fc_flows *out)
 {
 	memset(out, 0, sizeof *out);
 	if (!good_size(messages))
-		return fc_fail(
-			EINVAL,
-			"message pool of %llu records: must be a power of two from 4 to %llu",
-			(unsigned long long)messages, MESSAGES_MAX);
+		return fc_fail(EINVAL, FLOW_TABLE_RECORDS_REFUSED,
+			       .numbers = { messages, MESSAGES_MAX });
 	const struct layout at = layout_for(messages);
 	const int code = fc_map_create(path, at.end, &out->map);
 	if (code < 0)
@@ -81,18 +79,14 @@ int fc_flows_create(const char *path, uint64_t messages, struct fc_flows *out)
 static int check_header(const struct fc_flows_header *header, uint64_t mapped, const char *path)
 {
 	if (mapped < 4096 || memcmp(header->magic, flows_magic, sizeof flows_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck flow table, or was never finished",
-			       path);
+		return fc_fail(EINVAL, NOT_A_FLOW_TABLE, .texts = { path });
 	if (header->layout_version != FC_LAYOUT_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, header->layout_version, FC_LAYOUT_VERSION);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { header->layout_version, FC_LAYOUT_VERSION });
 	if (header->flows_max != FC_FLOWS_MAX || !good_size(header->messages) ||
 	    header->file_bytes != mapped || layout_for(header->messages).end > mapped ||
 	    header->flows_used > FC_FLOWS_MAX || header->flows_made > header->flows_used)
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 
@@ -131,7 +125,7 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 {
 	const struct fc_message *message = &flows->messages[position & flows->mask];
 
-	/* pairs with the release in fc_chain_insert() */
+	/* pairs with the release in fc_message_list_insert() */
 	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
 		return 0;
 	*out = *message;
@@ -397,14 +391,14 @@ int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
 	uint64_t used = header->undo_used_bytes;
 
 	if (used > FC_UNDO_BYTES)
-		return fc_fail(EINVAL, "the undo journal of the flow table is torn");
+		return fc_fail(EINVAL, FLOW_TABLE_JOURNAL_TORN);
 	/* Latest first: a record that was changed twice in a span gets its oldest value. If killed
 	 * here, the next parser starts again at the end, with the same result. */
 	while (header->undo_base_position == parsed && used) {
 		struct fc_undo_tail tail;
 		const uint8_t *before = undo_entry(flows, used, &tail);
 		if (!before)
-			return fc_fail(EINVAL, "the undo journal of the flow table is torn");
+			return fc_fail(EINVAL, FLOW_TABLE_JOURNAL_TORN);
 		memcpy(flows->map.base + tail.offset, before, tail.bytes);
 		used = (uint64_t)(before - flows->undo);
 	}

@@ -10,7 +10,7 @@
  * number is not part of the key, since routers, access ports, tunnel ends and mirror sessions
  * change it on the path of a packet. So each key has a list of owners for each network
  * (`next_network`). A network belongs to an existing list if its first write repeats or continues
- * what an owner in that list sent (fc_network.c).
+ * what an owner in that list sent (fc_tenant_network.c).
  *
  * A few packets prove nothing, as they may be forged: all flows of a key coexist (`next_owner`),
  * and each packet goes to the flow that it fits. A flow becomes the first of them only if it sends
@@ -106,7 +106,7 @@ struct fc_flow {
 	uint64_t refused_next; /* next_psn at the time of the refusal */
 	/* Packets far from everything in flight, and the 24-bit PSN of the first of them; reset by
 	 * a packet that is not far. */
-	uint64_t leap_psn, leap_packets;
+	uint64_t far_psn, far_packets;
 	/* The last memory keys, each at its number modulo FC_FLOW_KEYS; they outlive the records
 	 * they come from. */
 	uint32_t rkeys[FC_FLOW_KEYS];

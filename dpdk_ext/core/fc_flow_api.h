@@ -18,8 +18,8 @@ struct fc_flows {
 	uint64_t *index; /* open addressing: upper half of the hash << 32 | flow + 1 */
 	struct fc_message *messages;
 	uint8_t *undo;
-	uint64_t mask;         /* messages - 1 */
-	struct fc_jump *jumps; /* parser only (fc_jumps.c); else NULL */
+	uint64_t mask;                 /* messages - 1 */
+	struct fc_jump_pointer *jumps; /* parser only (fc_jump_pointers.c); else NULL */
 };
 
 struct fc_parser;

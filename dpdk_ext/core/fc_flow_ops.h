@@ -1,16 +1,16 @@
 /* Internal interface of the parser: its state, the undo journal, functions shared by its files.
- * fc_flow.c     flow table
- * fc_network.c  networks of tenants with equal addresses
- * fc_holes.c    missing PSNs
- * fc_chain.c    messages in PSN order
- * fc_jumps.c    skip pointers through the messages
- * fc_laps.c     pauses in which all PSNs may have passed
- * fc_owner.c    successive owners of a queue pair
- * fc_message.c  packets into messages
- * fc_rival.c    other messages that a packet may belong to
- * fc_send.c     packets into SENDs
- * fc_refuse.c   requests that a receiver refused
- * fc_span.c     the parser's loop */
+ * fc_flow.c                 flow table
+ * fc_tenant_network.c       networks of tenants with equal addresses
+ * fc_missing_psns.c         missing PSNs
+ * fc_message_list.c         messages in PSN order
+ * fc_jump_pointers.c        jump pointers through the messages
+ * fc_psn_wrap.c             pauses in which all PSNs may have passed
+ * fc_qp_owner.c             successive owners of a queue pair
+ * fc_message.c              packets into messages
+ * fc_alternative_message.c  other messages that a packet may belong to
+ * fc_send.c                 packets into SENDs
+ * fc_nak.c                  requests that a receiver refused
+ * fc_parser_loop.c          the parser's loop */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
 
@@ -27,8 +27,8 @@
  * nothing about its neighbours. */
 #define FC_PSN_FAR 65536
 /* PSNs repeat after this many packets. */
-#define FC_PSN_LAP (1ull << 24)
-/* Nanoseconds; on any port, a lap of all PSNs takes longer. */
+#define FC_PSN_COUNT (1ull << 24)
+/* Nanoseconds; on any port, all PSNs take longer. */
 #define FC_PAUSE_NS 20000000ull
 #define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
 #define FC_UNDO_BYTES (1u << 20)
@@ -38,7 +38,7 @@
 #define FC_REFUSE_MAX 1024
 #define FC_RENUMBER_MAX 64
 /* Most messages that give way to one message. */
-#define FC_RIVALS_MAX 32
+#define FC_WITHDRAWN_MAX 32
 /* Slots decoded before the first is assembled: enough to hide cache misses, few enough that the
  * payloads of two batches stay in the L1 cache. */
 #define FC_BATCH_SLOTS 4
@@ -67,7 +67,7 @@ struct fc_parser {
 	/* A part of a record that was journalled in this span has its epoch. */
 	uint32_t epoch;
 	struct fc_message_epochs *message_epochs;
-	struct fc_jump *jumps; /* by record; also in `flows` */
+	struct fc_jump_pointer *jumps; /* by record; also in `flows` */
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
 	uint64_t hashes[FC_BATCH_SLOTS];
@@ -87,11 +87,11 @@ struct fc_arrival {
 	struct fc_flow *list; /* first owner of the key in the packet's network */
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
-	uint64_t psn;      /* unwrapped */
-	bool summed;       /* the ICRC is right, or was not checked */
-	bool leapt;        /* its owner continues far from where it was */
-	bool contested;    /* its owner is silent while another owner of the key sends */
-	uint32_t standing; /* enum fc_message_standing of the message that it begins */
+	uint64_t psn;       /* unwrapped */
+	bool icrc_ok;       /* the ICRC is right, or was not checked */
+	bool continues_far; /* its owner continues far from where it was */
+	bool owner_silent;  /* its owner is silent while another owner of the key sends */
+	uint32_t standing;  /* enum fc_message_standing of the message that it begins */
 	/* Not FC_WRITE: verdict on a packet from a network in which its queue pair is not
 	 * followed. */
 	enum fc_verdict outside;
@@ -246,50 +246,51 @@ void fc_undo_end(struct fc_flows *flows);
 /* Rolls back what a killed parser had not committed. Returns -EINVAL if the journal is torn. */
 int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed);
 
-/* fc_holes.c: [start, stop) are PSNs of a->flow. */
-bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn);
-uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop);
+/* fc_missing_psns.c: [start, stop) are PSNs of a->flow. */
+bool fc_psn_is_missing(const struct fc_flow *flow, uint64_t psn);
+uint64_t fc_psns_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop);
 /* Marks [start, stop) as seen; returns false if all of it was seen before. */
-bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+bool fc_psns_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 /* Marks [start, stop) as missing again: its packets were another owner's. */
-void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
+void fc_psns_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 
-/* fc_jumps.c: allocates the skip pointers of all records; false: no memory. */
+/* fc_jump_pointers.c: allocates the jump pointers of all records; false: no memory. */
 bool fc_jumps_open(struct fc_parser *parser);
 void fc_jumps_close(struct fc_parser *parser);
 /* Position of a record between `message` and `psn` from which to continue the search; 0: none. */
 uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *message,
 			uint64_t psn);
-/* Links the record at `position` after `before` in its chain; NULL: after no record that is kept.
+/* Links the record at `position` after `before` in its list; NULL: after no record that is kept.
  */
 void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before);
-/* Removes a record's skip pointer, since it left its chain. */
+/* Removes a record's jump pointer, since it left its list. */
 void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
 
-/* fc_laps.c: whether all PSNs passed once before this write, which seems to follow `last`. */
-bool fc_lap_on(struct fc_arrival *a, const struct fc_message *last);
+/* fc_psn_wrap.c: whether all PSNs passed once before this write, which seems to follow `last`. */
+bool fc_psns_wrapped(struct fc_arrival *a, const struct fc_message *last);
 
-/* fc_chain.c */
-struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
-				   uint64_t psn);
+/* fc_message_list.c */
+struct fc_neighbours fc_message_list_find(const struct fc_flows *flows, const struct fc_flow *flow,
+					  uint64_t psn);
 /* Whether keys of `flow` are known and `rkey` is not one of them. */
-bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey);
+bool fc_message_list_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow,
+				  uint32_t rkey);
 /* Adds a record to a->flow between its neighbours; it is not numbered or published yet. */
-struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
-				   uint64_t first_psn, uint32_t packets);
+struct fc_message *fc_message_list_insert(struct fc_arrival *a, const struct fc_neighbours *near,
+					  uint64_t first_psn, uint32_t packets);
 /* Numbers `message`, and messages after it that can be numbered now. */
-void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
+void fc_message_list_number(struct fc_arrival *a, struct fc_message *message);
 
-/* Removes `message`, which is probably forged, from the chain of a->flow; its PSNs are missing
+/* Removes `message`, which is probably forged, from the list of a->flow; its PSNs are missing
  * again. */
-void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message);
-/* Removes `message` from the chain of a->flow; its record stays, without packets. */
-void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
+void fc_message_list_withdraw(struct fc_arrival *a, struct fc_message *message);
+/* Removes `message` from the list of a->flow; its record stays, without packets. */
+void fc_message_list_remove(struct fc_arrival *a, struct fc_message *message);
 
 /* fc_message.c: whether the packet is older than all records that are kept. */
 bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near);
 /* Marks and counts a packet that was seen before. */
-void fc_note_again(struct fc_arrival *a);
+void fc_note_duplicate(struct fc_arrival *a);
 /* Makes a->flow that of a new owner and empties `near`. Returns FC_WRITE, or why not. */
 enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near);
 
@@ -299,12 +300,12 @@ bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m);
 /* fc_send.c: assigns a SEND packet to its message. */
 enum fc_verdict fc_place_send(struct fc_arrival *a);
 
-/* fc_refuse.c: handles a NAK that puts the queue pair in error. */
+/* fc_nak.c: handles a NAK that puts the queue pair in error. */
 enum fc_verdict fc_note_refusal(struct fc_arrival *a);
 
-/* fc_rival.c: writes to the mark another message that this write packet may belong to. said: the
- * packet's verdict. */
-void fc_note_rival(struct fc_arrival *a, enum fc_verdict said);
+/* fc_alternative_message.c: writes to the mark another message that this write packet may belong
+ * to. said: the packet's verdict. */
+void fc_note_alternative(struct fc_arrival *a, enum fc_verdict said);
 
 /* fc_message.c: assigns any RoCE packet to its flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);

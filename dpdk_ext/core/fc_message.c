@@ -1,6 +1,6 @@
 /* Assigns packets to messages. All packets of an RDMA write except the last carry exactly one path
  * MTU, so the PSN alone gives the position of its bytes, whatever was lost, repeated or late. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 #include "fc_nccl.h"
 
 /* Path MTU that is assumed for a flow until it is known, for READs only: that of Ethernet with
@@ -43,7 +43,7 @@ static uint32_t packets_seen(const struct fc_flow *flow, const struct fc_message
 {
 	if (m->flags & FC_MESSAGE_REFUSED)
 		return 0;
-	return m->packets - (uint32_t)fc_holes_missing_in(flow, m->first_psn, fc_message_stop(m));
+	return m->packets - (uint32_t)fc_psns_missing_in(flow, m->first_psn, fc_message_stop(m));
 }
 
 /* Creates the record for a RETH packet that has no record, or only an inferred one. */
@@ -54,10 +54,10 @@ static struct fc_message *start_message(struct fc_arrival *a, struct fc_neighbou
 	if (m)
 		fc_touch_message(a->parser, m);
 	else
-		m = fc_chain_insert(a, near, a->psn, fc_packets_from_reth(a->packet));
+		m = fc_message_list_insert(a, near, a->psn, fc_packets_from_reth(a->packet));
 	describe(a, m);
 	m->packets_seen = packets_seen(a->flow, m);
-	fc_chain_number(a, m);
+	fc_message_list_number(a, m);
 	return m;
 }
 
@@ -79,7 +79,7 @@ static uint32_t length_if_possible(const struct fc_arrival *a, const struct fc_n
 	if (near->before ? start < fc_message_stop(near->before)
 			 : near->forgotten && start < flow->expected_psn)
 		return 0;
-	return flow->lost_holes || fc_holes_missing(flow, start) ? length : 0;
+	return flow->lost_holes || fc_psn_is_missing(flow, start) ? length : 0;
 }
 
 /* NCCL's immediate is the size in bytes, little-endian on the wire as on its hosts; other senders
@@ -96,12 +96,12 @@ static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_ne
 		return NULL;
 	const uint32_t length = big ? big : little;
 	const uint32_t packets = fc_packets_of(length, a->flow->pmtu_bytes);
-	struct fc_message *m = fc_chain_insert(a, near, a->psn + 1 - packets, packets);
+	struct fc_message *m = fc_message_list_insert(a, near, a->psn + 1 - packets, packets);
 	m->flags |= FC_MESSAGE_INFERRED;
 	m->length_bytes = length;
 	note_line_flag(m, p);
 	m->packets_seen = packets_seen(a->flow, m);
-	fc_chain_number(a, m);
+	fc_message_list_number(a, m);
 	return m;
 }
 
@@ -117,7 +117,7 @@ bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m)
 	return !last || offset + p->payload_bytes == m->length_bytes;
 }
 
-void fc_note_again(struct fc_arrival *a)
+void fc_note_duplicate(struct fc_arrival *a)
 {
 	a->mark->again = 1;
 	fc_touch_flow_rest(a->parser, a->flow);
@@ -132,12 +132,12 @@ static void note_seen(struct fc_arrival *a, bool again)
 
 	flow->has_writes = 1;
 	flow->write_packets++;
-	if (FC_UNLIKELY(flow->leap_packets)) {
+	if (FC_UNLIKELY(flow->far_packets)) {
 		fc_touch_flow_rest(a->parser, flow);
-		flow->leap_packets = 0;
+		flow->far_packets = 0;
 	}
 	if (again)
-		fc_note_again(a);
+		fc_note_duplicate(a);
 	else
 		flow->payload_bytes += p->payload_bytes;
 	if (p->flags & FC_PACKET_IMMEDIATE)
@@ -187,29 +187,29 @@ enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near)
 
 /* Whether the packet is half a PSN range ahead: after a pause of the capture such a PSN seems far
  * behind, and nothing of its owner is in flight there. */
-static bool is_half_a_lap_on(struct fc_arrival *a, const struct fc_neighbours *near)
+static bool is_half_the_psns_on(struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return fc_is_far_behind(a) && !near->at && a->packet->length_bytes &&
 	       !fc_is_other_port(a) &&
-	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey) &&
+	       !fc_message_list_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey) &&
 	       fc_is_genuine(a);
 }
 
 /* Messages with a key that is new to their owner give way to one with a known key. */
-static enum fc_verdict drop_rivals(struct fc_arrival *a, struct fc_neighbours *near)
+static enum fc_verdict withdraw_weaker(struct fc_arrival *a, struct fc_neighbours *near)
 {
-	struct fc_message *rival;
+	struct fc_message *weaker;
 
-	for (int dropped = 0; (rival = fc_weak_rival(a, near)); dropped++) {
-		if (dropped == FC_RIVALS_MAX)
+	for (int dropped = 0; (weaker = fc_weaker_message(a, near)); dropped++) {
+		if (dropped == FC_WITHDRAWN_MAX)
 			return FC_MALFORMED;
 		if (!fc_is_genuine(a)) {
 			fc_touch_flow_rest(a->parser, a->flow);
 			a->flow->icrc_bad_frames++;
 			return FC_ICRC_BAD;
 		}
-		fc_chain_withdraw(a, rival);
-		*near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+		fc_message_list_withdraw(a, weaker);
+		*near = fc_message_list_find(a->parser->flows, a->flow, a->psn);
 	}
 	return FC_WRITE;
 }
@@ -218,32 +218,33 @@ static enum fc_verdict drop_rivals(struct fc_arrival *a, struct fc_neighbours *n
 static enum fc_verdict place_start(struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
-	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	struct fc_neighbours near = fc_message_list_find(a->parser->flows, a->flow, a->psn);
 
-	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_a_lap_on(a, &near)) {
-		if (!fc_leaps(a))
+	if (FC_UNLIKELY(fc_is_far_behind(a)) && is_half_the_psns_on(a, &near)) {
+		if (!fc_far_packets_agree(a))
 			return FC_DOUBTFUL;
-		a->psn += FC_PSN_LAP;
-		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+		a->psn += FC_PSN_COUNT;
+		near = fc_message_list_find(a->parser->flows, a->flow, a->psn);
 	} else if (FC_UNLIKELY(a->psn == a->flow->next_psn && near.before &&
 			       a->now_ns > near.before->last_ns + FC_PAUSE_NS) &&
-		   fc_lap_on(a, near.before)) {
-		a->psn += FC_PSN_LAP;
-		a->leapt = true; /* consecutive flags prove it */
-		near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+		   fc_psns_wrapped(a, near.before)) {
+		a->psn += FC_PSN_COUNT;
+		a->continues_far = true; /* consecutive flags prove it */
+		near = fc_message_list_find(a->parser->flows, a->flow, a->psn);
 	}
 	if (FC_UNLIKELY(fc_is_new_owner(a, &near))) {
 		const enum fc_verdict said = fc_begin_owner(a, &near);
 		if (said != FC_WRITE)
 			return said;
 	}
-	const enum fc_verdict cleared = drop_rivals(a, &near);
+	const enum fc_verdict cleared = withdraw_weaker(a, &near);
 	if (FC_UNLIKELY(cleared != FC_WRITE))
 		return cleared;
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_DOUBTED) && !near.at &&
 	    a->psn < a->flow->next_psn && !fc_is_known_key(a))
 		return FC_DOUBTFUL;
-	if (FC_UNLIKELY(fc_is_far_ahead(a)) && !near.at && !a->leapt && !fc_leaps(a))
+	if (FC_UNLIKELY(fc_is_far_ahead(a)) && !near.at && !a->continues_far &&
+	    !fc_far_packets_agree(a))
 		return FC_DOUBTFUL;
 	if (fc_contradicts_inferred(a, &near))
 		return FC_MALFORMED;
@@ -257,7 +258,7 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 		fc_trust_owner(a);
 	if (!near.at)
 		a->standing = fc_standing_of(a, &near);
-	const bool again = !fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
+	const bool again = !fc_psns_see(a->parser, a->flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
 		return mark_message(a, near.at, false);
@@ -271,11 +272,11 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
 	struct fc_flow *flow = a->flow;
-	const struct fc_neighbours near = fc_chain_find(a->parser->flows, flow, a->psn);
+	const struct fc_neighbours near = fc_message_list_find(a->parser->flows, flow, a->psn);
 
-	if (FC_UNLIKELY(flow->leap_packets) && !near.at &&
+	if (FC_UNLIKELY(flow->far_packets) && !near.at &&
 	    (fc_is_far_ahead(a) || fc_is_far_behind(a)))
-		(void)fc_leaps(a);
+		(void)fc_far_packets_agree(a);
 	if (p->opcode == FC_RC_WRITE_MIDDLE && !flow->pmtu_bytes)
 		flow->pmtu_bytes = p->payload_bytes;
 	if (p->opcode == FC_RC_WRITE_MIDDLE
@@ -295,7 +296,7 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	 * the flow does not follow it. */
 	if (!near.at && fc_is_far_ahead(a))
 		return FC_ORPHAN;
-	const bool again = !fc_holes_see(a->parser, flow, a->psn, a->psn + 1);
+	const bool again = !fc_psns_see(a->parser, flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at)
 		return mark_message(a, near.at, false);
@@ -316,7 +317,7 @@ static void note_request(struct fc_arrival *a, uint32_t packets)
 	if (packets > FC_PSN_FAR ||
 	    (flow->next_psn && a->psn + packets > fc_own_psn(flow) + FC_PSN_FAR))
 		return;
-	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + packets);
+	(void)fc_psns_see(a->parser, a->flow, a->psn, a->psn + packets);
 	if (a->flow->expected_psn < a->psn + packets && a->flow->expected_psn <= a->psn) {
 		fc_touch_flow_rest(a->parser, a->flow);
 		a->flow->expected_psn = a->psn + packets;
@@ -392,7 +393,7 @@ enum fc_verdict fc_assemble(struct fc_arrival *a)
 	a->flow->last_ns = a->now_ns;
 	if (FC_UNLIKELY(said == FC_DOUBTFUL || a->flow->owner & FC_OWNER_SEVERAL) &&
 	    verdict == FC_WRITE)
-		fc_note_rival(a, said);
+		fc_note_alternative(a, said);
 	if (FC_UNLIKELY(a->flow->owner & FC_OWNER_SEVERAL) && said == verdict && sends)
 		fc_note_owner(a, fc_message_at(a->parser->flows, a->mark->message));
 	a->mark->flow = (uint32_t)(a->flow - a->parser->flows->flows);

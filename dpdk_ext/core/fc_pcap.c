@@ -14,15 +14,14 @@ enum {
 	LET_GO_BYTES = 1 << 24, /* a multiple of the page size; a choice: fewer bytes, more calls */
 };
 
-int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
+int fc_pcap_torn(struct fc_pcap *pcap, enum fc_error_number why)
 {
-	pcap->torn = what;
+	pcap->torn = why;
 	pcap->ended = true;
-	return fc_fail(EBADMSG,
-		       "%s is torn at byte %llu (%s); the %llu frames before it are complete: to "
-		       "read them, cut the file there (head -c %llu)",
-		       pcap->path, (unsigned long long)pcap->at, what,
-		       (unsigned long long)pcap->delivered, (unsigned long long)pcap->at);
+	return fc_fail_with(
+		EBADMSG, why,
+		&(const struct fc_error_arguments){ .texts = { pcap->path },
+						    .numbers = { pcap->at, pcap->delivered } });
 }
 
 int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type)
@@ -30,8 +29,8 @@ int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type)
 	pcap->foreign = true;
 	pcap->foreign_link = (uint16_t)link_type;
 	pcap->ended = true;
-	return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)", pcap->path,
-		       link_type);
+	return fc_fail(EPROTO, CAPTURE_NOT_ETHERNET, .texts = { pcap->path },
+		       .numbers = { link_type });
 }
 
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen)
@@ -43,11 +42,11 @@ void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen)
 static int open_classic(struct fc_pcap *pcap, uint32_t magic)
 {
 	if (!fc_pcap_has(pcap, 0, 24))
-		return fc_fail(EBADMSG, "%s ends inside its file header", pcap->path);
+		return fc_fail(EBADMSG, CAPTURE_HEADER_CUT, .texts = { pcap->path });
 	pcap->nanoseconds = magic == PCAP_NANOSECONDS;
 	if (fc_pcap_word16(pcap, 4) != 2)
-		return fc_fail(EPROTO, "%s has pcap version %u; this program reads version 2",
-			       pcap->path, fc_pcap_word16(pcap, 4));
+		return fc_fail(EPROTO, CAPTURE_OF_OTHER_VERSION, .texts = { pcap->path },
+			       .numbers = { fc_pcap_word16(pcap, 4) });
 	/* The upper bits say whether frames include their FCS. */
 	if ((fc_pcap_word32(pcap, 20) & 0x0fffffff) != FC_PCAP_ETHERNET)
 		return fc_pcap_not_ethernet(pcap, fc_pcap_word32(pcap, 20) & 0x0fffffff);
@@ -62,11 +61,11 @@ int fc_pcap_open(const char *path, struct fc_pcap **out)
 
 	*out = NULL;
 	if (!pcap)
-		return fc_fail(ENOMEM, "no memory to open %s", path);
+		return fc_fail(ENOMEM, CAPTURE_WITHOUT_MEMORY, .texts = { path });
 	strncpy(pcap->path, path, sizeof pcap->path - 1);
 	int code = fc_map_read_file(path, &pcap->map);
 	if (code == 0 && !fc_pcap_has(pcap, 0, 12))
-		code = fc_fail(EBADMSG, "%s is too short to be a capture file", path);
+		code = fc_fail(EBADMSG, CAPTURE_TOO_SHORT, .texts = { path });
 	if (code == 0) {
 		const uint32_t magic = fc_pcap_word32(pcap, 0);
 		const uint32_t other = __builtin_bswap32(magic);
@@ -79,8 +78,8 @@ int fc_pcap_open(const char *path, struct fc_pcap **out)
 			pcap->swapped = true;
 			code = open_classic(pcap, other);
 		} else {
-			code = fc_fail(EBADMSG, "%s is neither pcap nor pcapng (first word %08x)",
-				       path, magic);
+			code = fc_fail(EBADMSG, CAPTURE_FORMAT_UNKNOWN, .texts = { path },
+				       .numbers = { magic });
 		}
 	}
 	if (code < 0) {
@@ -104,7 +103,7 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 	pcap->at = pcap->start;
 	pcap->delivered = 0;
 	pcap->ended = false;
-	pcap->torn = NULL;
+	pcap->torn = FC_ERROR_NONE;
 	pcap->let_go = 0;
 	pcap->foreign = false;
 	pcap->interfaces_used = 0;
@@ -113,21 +112,6 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 uint64_t fc_pcap_position(const struct fc_pcap *pcap)
 {
 	return pcap->delivered;
-}
-
-uint64_t fc_pcap_offset(const struct fc_pcap *pcap)
-{
-	return pcap->at;
-}
-
-const char *fc_pcap_torn_why(const struct fc_pcap *pcap)
-{
-	return pcap->torn;
-}
-
-int32_t fc_pcap_foreign_link(const struct fc_pcap *pcap)
-{
-	return pcap->foreign ? pcap->foreign_link : -1;
 }
 
 uint32_t fc_pcap_snaplen(const struct fc_pcap *pcap)
@@ -147,16 +131,16 @@ static int next_classic(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 		return 0;
 	}
 	if (!fc_pcap_has(pcap, pcap->at, 16))
-		return fc_pcap_torn(pcap, "inside a record header");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_IN_RECORD_HEADER);
 	const uint64_t fraction = fc_pcap_word32(pcap, pcap->at + 4);
 	out->timestamp_ns = fc_pcap_word32(pcap, pcap->at) * 1000000000ull +
 			    (pcap->nanoseconds ? fraction : fraction * 1000);
 	out->frame_bytes = fc_pcap_word32(pcap, pcap->at + 8);
 	out->wire_bytes = fc_pcap_word32(pcap, pcap->at + 12);
 	if (out->frame_bytes > FC_PCAP_FRAME_BYTES_MAX)
-		return fc_pcap_torn(pcap, "a frame of impossible length");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_FRAME_LENGTH);
 	if (!fc_pcap_has(pcap, pcap->at + 16, out->frame_bytes))
-		return fc_pcap_torn(pcap, "inside a frame");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_IN_FRAME);
 	out->bytes = pcap->map.base + pcap->at + 16;
 	pcap->at += 16 + (uint64_t)out->frame_bytes;
 	return 1;

@@ -14,24 +14,18 @@ struct fc_pcap_frame {
 
 struct fc_pcap;
 
-/* Returns 0, or -errno with a message: not a capture, a link type other than Ethernet, a newer
+/* Returns 0, or -errno (see fc_error.h): not a capture, a link type other than Ethernet, a newer
  * major version, an empty file. */
 int fc_pcap_open(const char *path, struct fc_pcap **out);
 void fc_pcap_close(struct fc_pcap *pcap);
 
-/* 1: `out` is the next frame; 0: the end; -EBADMSG with a message that has the byte offset where
- * the file is torn (the frames before were delivered); -EPROTO with a message if an interface of a
- * pcapng file is not Ethernet. */
+/* 1: `out` is the next frame; 0: the end; -EBADMSG: the file is torn, the frames before were
+ * delivered (fc_last_error() has the byte); -EPROTO: an interface of a pcapng file is not
+ * Ethernet. */
 int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out);
 void fc_pcap_rewind(struct fc_pcap *pcap);
 /* Number of frames delivered since open or rewind. */
 uint64_t fc_pcap_position(const struct fc_pcap *pcap);
-/* Byte offset of the next frame, or of the torn place. */
-uint64_t fc_pcap_offset(const struct fc_pcap *pcap);
-/* What is wrong with the file at fc_pcap_offset; NULL: nothing so far. */
-const char *fc_pcap_torn_why(const struct fc_pcap *pcap);
-/* Link type of an interface that is not Ethernet; -1: none so far. */
-int32_t fc_pcap_foreign_link(const struct fc_pcap *pcap);
 /* Smallest snap length in the file; 0: none stated. */
 uint32_t fc_pcap_snaplen(const struct fc_pcap *pcap);
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "fc_error.h"
 #include "fc_pcap.h"
 
 enum {
@@ -30,9 +31,9 @@ struct fc_pcap {
 	uint32_t interfaces_used;
 	uint32_t snaplen_least;
 	bool swapped, next_generation, nanoseconds, ended;
-	const char *torn;      /* what is wrong with the file; NULL: nothing so far */
-	bool foreign;          /* true: an interface is not Ethernet */
-	uint16_t foreign_link; /* its link type */
+	enum fc_error_number torn; /* what is wrong with the file; 0: nothing so far */
+	bool foreign;              /* true: an interface is not Ethernet */
+	uint16_t foreign_link;     /* its link type */
 };
 
 static inline uint32_t fc_pcap_word32(const struct fc_pcap *pcap, uint64_t at)
@@ -56,9 +57,9 @@ static inline bool fc_pcap_has(const struct fc_pcap *pcap, uint64_t at, uint64_t
 	return bytes <= pcap->map.bytes && at <= pcap->map.bytes - bytes;
 }
 
-/* Returns -EBADMSG with a message, now and in all later calls; the file ends here. */
-int fc_pcap_torn(struct fc_pcap *pcap, const char *what);
-/* Returns -EPROTO with a message, now and in all later calls. */
+/* Returns -EBADMSG, now and in all later calls; the file ends here. why: a TORN_ row. */
+int fc_pcap_torn(struct fc_pcap *pcap, enum fc_error_number why);
+/* Returns -EPROTO, now and in all later calls. */
 int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type);
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen);
 

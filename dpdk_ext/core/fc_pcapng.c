@@ -16,10 +16,10 @@ static int read_section(struct fc_pcap *pcap)
 
 	memcpy(&magic, pcap->map.base + pcap->at + 8, sizeof magic);
 	if (magic != BYTE_ORDER_MAGIC && __builtin_bswap32(magic) != BYTE_ORDER_MAGIC)
-		return fc_pcap_torn(pcap, "a section without byte order");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_BYTE_ORDER);
 	pcap->swapped = magic != BYTE_ORDER_MAGIC;
 	if (fc_pcap_word16(pcap, pcap->at + 12) != 1)
-		return fc_pcap_torn(pcap, "a section of a newer pcapng version");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_SECTION_VERSION);
 	pcap->interfaces_used = 0;
 	return 0;
 }
@@ -42,8 +42,7 @@ static uint64_t ticks_per_second(uint8_t resolution)
 static int read_interface(struct fc_pcap *pcap, uint32_t block_bytes)
 {
 	if (block_bytes < 20 || pcap->interfaces_used == FC_PCAP_INTERFACES_MAX)
-		return fc_pcap_torn(
-			pcap, "an interface description that is too short, or too many of them");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_INTERFACE);
 	if (fc_pcap_word16(pcap, pcap->at + 8) != FC_PCAP_ETHERNET)
 		return fc_pcap_not_ethernet(pcap, fc_pcap_word16(pcap, pcap->at + 8));
 	struct fc_pcap_interface *it = &pcap->interfaces[pcap->interfaces_used++];
@@ -81,13 +80,13 @@ static int read_packet(struct fc_pcap *pcap, uint32_t kind, uint32_t block_bytes
 	const uint32_t header = simple ? 12 : 28;
 
 	if (block_bytes < header + 4)
-		return fc_pcap_torn(pcap, "a packet block too short");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_PACKET_BLOCK_SHORT);
 	const uint64_t at = pcap->at;
 	const uint32_t id = simple                          ? 0
 			    : kind == BLOCK_PACKET_ENHANCED ? fc_pcap_word32(pcap, at + 8)
 							    : fc_pcap_word16(pcap, at + 8);
 	if (id >= pcap->interfaces_used)
-		return fc_pcap_torn(pcap, "a packet of an interface without description");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_PACKET_INTERFACE);
 	const struct fc_pcap_interface *it = &pcap->interfaces[id];
 	if (simple) {
 		out->wire_bytes = fc_pcap_word32(pcap, at + 8);
@@ -105,7 +104,7 @@ static int read_packet(struct fc_pcap *pcap, uint32_t kind, uint32_t block_bytes
 	}
 	if (out->frame_bytes > FC_PCAP_FRAME_BYTES_MAX ||
 	    out->frame_bytes > block_bytes - header - 4)
-		return fc_pcap_torn(pcap, "a frame longer than its block");
+		return fc_pcap_torn(pcap, FC_ERROR_TORN_FRAME_OVER_BLOCK);
 	out->bytes = pcap->map.base + at + header;
 	return 1;
 }
@@ -114,21 +113,21 @@ int fc_pcapng_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 {
 	while (pcap->at < pcap->map.bytes) {
 		if (!fc_pcap_has(pcap, pcap->at, 12))
-			return fc_pcap_torn(pcap, "inside a block header");
+			return fc_pcap_torn(pcap, FC_ERROR_TORN_IN_BLOCK_HEADER);
 		const uint32_t kind = fc_pcap_word32(pcap, pcap->at);
 		int code = 0;
 
 		/* The byte order of a section is stated inside it. */
 		if (kind == FC_PCAPNG_SECTION) {
 			if (!fc_pcap_has(pcap, pcap->at, 28))
-				return fc_pcap_torn(pcap, "inside a section header");
+				return fc_pcap_torn(pcap, FC_ERROR_TORN_IN_SECTION_HEADER);
 			code = read_section(pcap);
 			if (code < 0)
 				return code;
 		}
 		const uint32_t bytes = fc_pcap_word32(pcap, pcap->at + 4);
 		if (bytes < 12 || bytes % 4 || !fc_pcap_has(pcap, pcap->at, bytes))
-			return fc_pcap_torn(pcap, "inside a block");
+			return fc_pcap_torn(pcap, FC_ERROR_TORN_IN_BLOCK);
 		if (kind == BLOCK_INTERFACE)
 			code = read_interface(pcap, bytes);
 		else if (kind == BLOCK_PACKET_ENHANCED || kind == BLOCK_PACKET_SIMPLE ||

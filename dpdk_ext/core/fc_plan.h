@@ -1,6 +1,7 @@
 /* The plan of a flow: what to do with its messages. Tables that Python computes
- * (flowcheck/wire/training_job/flow_plan.py) and fc_home.c uses. Read by the compiler and by cffi.
- */
+ * (flowcheck/wire/training_job/flow_plan.py) and fc_placement.c uses. Read by the compiler and by
+ * cffi.
+ *  */
 #ifndef FC_PLAN_H
 #define FC_PLAN_H
 
@@ -39,8 +40,8 @@ struct fc_send {
 	uint32_t first_segment; /* index of its first segment; ascending by data_byte */
 	uint32_t segments;
 	uint8_t protocol, kind;
-	uint8_t skip_lines; /* LL128: lines of the first group on another queue pair */
-	uint8_t held;       /* 1: its segments are after the gradient */
+	uint8_t skip_lines;    /* LL128: lines of the first group on another queue pair */
+	uint8_t module_buffer; /* 1: its segments are after the gradient */
 };
 
 /* A plan whose messages are placed in any order. */
@@ -66,7 +67,7 @@ struct fc_flow_plan {
 	uint64_t first_sends, each_sends;
 	uint64_t first_at, each_at; /* index of their first entry in the table */
 	uint64_t flag_offset;       /* LL line flag - message number, 32 bit; UINT64_MAX: unknown */
-	uint64_t last_step;         /* step of the furthest message with a home; 0: none */
+	uint64_t last_step;         /* step of the furthest message with a placement; 0: none */
 	uint64_t deviating_number;  /* message that suspended the plan; UINT64_MAX: none */
 	uint64_t next_number;       /* one past the furthest message that was placed or ignored */
 	uint64_t skips_used;        /* total number; skip n is at n % FC_FLOW_SKIPS, ascending */

@@ -23,13 +23,11 @@ _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fi
 static int check_geometry(uint64_t slots, uint32_t slot_bytes)
 {
 	if (slots < 2 || slots > SLOTS_MAX || (slots & (slots - 1)))
-		return fc_fail(EINVAL,
-			       "a ring of %llu slots: must be a power of two from 2 to %llu",
-			       (unsigned long long)slots, SLOTS_MAX);
+		return fc_fail(EINVAL, RING_SLOTS_REFUSED, .numbers = { slots, SLOTS_MAX });
 	if (slot_bytes % FC_CACHE_LINE_BYTES || slot_bytes < 2 * FC_SLOT_HEADER_BYTES ||
 	    slot_bytes > SLOT_BYTES_MAX)
-		return fc_fail(EINVAL, "slots of %u bytes: must be a multiple of 64 from 128 to %u",
-			       slot_bytes, SLOT_BYTES_MAX);
+		return fc_fail(EINVAL, RING_SLOT_BYTES_REFUSED,
+			       .numbers = { slot_bytes, SLOT_BYTES_MAX });
 	return 0;
 }
 
@@ -79,23 +77,20 @@ int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32
 static int check_header(const struct fc_ring_header *header, uint64_t mapped, const char *path)
 {
 	if (mapped < FC_RING_SLOTS_OFFSET || memcmp(header->magic, ring_magic, sizeof ring_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck ring, or was never finished", path);
+		return fc_fail(EINVAL, NOT_A_RING, .texts = { path });
 	if (header->layout_version != FC_LAYOUT_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, header->layout_version, FC_LAYOUT_VERSION);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { header->layout_version, FC_LAYOUT_VERSION });
 	const int code = check_geometry(header->slots, header->slot_bytes);
 	if (code < 0)
 		return code;
 	if (header->readers < 1 || header->readers > FC_READERS_MAX)
-		return fc_fail(EINVAL, "%s has an invalid number of readers: %llu", path,
-			       (unsigned long long)header->readers);
+		return fc_fail(EINVAL, RING_READERS_DAMAGED, .texts = { path },
+			       .numbers = { header->readers });
 	if (header->slots_per_page != FC_HUGE_PAGE_BYTES / header->slot_bytes ||
 	    header->file_bytes != mapped ||
 	    mapped < file_bytes_for(header->slots, header->slot_bytes))
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 
@@ -117,8 +112,8 @@ int fc_ring_open(const char *path, struct fc_ring *out)
 int fc_ring_set_readers(struct fc_ring *ring, uint64_t readers)
 {
 	if (readers < 1 || readers > FC_READERS_MAX)
-		return fc_fail(EINVAL, "%llu readers of a ring: must be from 1 to %d",
-			       (unsigned long long)readers, FC_READERS_MAX);
+		return fc_fail(EINVAL, RING_READERS_REFUSED,
+			       .numbers = { readers, FC_READERS_MAX });
 	ring->header->readers = readers;
 	return 0;
 }
@@ -126,9 +121,8 @@ int fc_ring_set_readers(struct fc_ring *ring, uint64_t readers)
 int fc_ring_read_as(struct fc_ring *ring, uint64_t reader)
 {
 	if (reader >= ring->header->readers)
-		return fc_fail(EINVAL, "reader %llu of a ring that has %llu",
-			       (unsigned long long)reader,
-			       (unsigned long long)ring->header->readers);
+		return fc_fail(EINVAL, RING_READER_MISSING,
+			       .numbers = { reader, ring->header->readers });
 	ring->reader = &ring->header->readers_of[reader];
 	return 0;
 }

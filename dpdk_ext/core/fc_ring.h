@@ -37,7 +37,7 @@ enum {
 /* The parser's result for a slot. Written by the parser only. */
 struct fc_mark {
 	uint64_t message;       /* position in the message pool, 0: none */
-	uint64_t rival;         /* another message that the packet may belong to, 0: none */
+	uint64_t alternative;   /* another message that the packet may belong to, 0: none */
 	uint64_t psn;           /* unwrapped, see fc_flow.h */
 	uint32_t flow;          /* index in the flow table */
 	uint32_t offset_bytes;  /* offset of the payload in its message */
@@ -46,7 +46,7 @@ struct fc_mark {
 	uint8_t verdict;        /* enum fc_verdict */
 	uint8_t opcode;         /* BTH opcode */
 	uint8_t again;          /* 1: this PSN was seen before */
-	uint8_t alike;          /* 1: both messages have equal headers: neither is trusted */
+	uint8_t same_headers;   /* 1: both messages have equal headers: neither is trusted */
 };
 
 struct fc_slot {

@@ -1,7 +1,7 @@
 /* Assigns packets to SENDs. No RETH gives their length, so a record holds packets that are
  * adjacent without a gap; only then no start or end was lost in between. Adjacent runs are merged.
  */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 static bool is_start(const struct fc_arrival *a)
 {
@@ -80,7 +80,7 @@ static struct fc_message *join(struct fc_arrival *a, const struct fc_neighbours 
 	struct fc_message *m = left ? left : right;
 
 	if (!m) {
-		m = fc_chain_insert(a, near, a->psn, 1);
+		m = fc_message_list_insert(a, near, a->psn, 1);
 		m->kind = FC_KIND_SEND_PART;
 		m->length_bytes = a->packet->payload_bytes;
 		return m;
@@ -94,7 +94,7 @@ static struct fc_message *join(struct fc_arrival *a, const struct fc_neighbours 
 		m->length_bytes += right->length_bytes;
 		m->flags |= right->flags & (FC_MESSAGE_LAST | FC_MESSAGE_IMMEDIATE);
 		m->immediate = right->immediate;
-		fc_chain_remove(a, right);
+		fc_message_list_remove(a, right);
 	}
 	return m;
 }
@@ -146,7 +146,7 @@ static enum fc_verdict place(struct fc_arrival *a, const struct fc_neighbours *n
 	if (!a->flow->pmtu_bytes && !is_end(a))
 		a->flow->pmtu_bytes = a->packet->payload_bytes;
 	a->flow->has_sends = 1;
-	(void)fc_holes_see(a->parser, a->flow, a->psn, a->psn + 1);
+	(void)fc_psns_see(a->parser, a->flow, a->psn, a->psn + 1);
 	struct fc_message *m = join(a, near);
 	note_ends(a, m);
 	m->last_ns = a->now_ns;
@@ -188,7 +188,7 @@ enum fc_fit fc_send_fit(const struct fc_arrival *a, const struct fc_neighbours *
 
 enum fc_verdict fc_place_send(struct fc_arrival *a)
 {
-	struct fc_neighbours near = fc_chain_find(a->parser->flows, a->flow, a->psn);
+	struct fc_neighbours near = fc_message_list_find(a->parser->flows, a->flow, a->psn);
 	const bool doubted = a->flow->owner & FC_OWNER_DOUBTED;
 
 	/* A start at the place of something else, or a second sign far behind: a new owner. */
@@ -206,7 +206,7 @@ enum fc_verdict fc_place_send(struct fc_arrival *a)
 	if (fc_is_doubtful(a, &near))
 		return fc_doubt_owner(a, FC_DOUBTFUL);
 	if (near.at) {
-		fc_note_again(a);
+		fc_note_duplicate(a);
 		fc_touch_message_packet(a->parser, near.at);
 		near.at->last_ns = a->now_ns;
 		return mark_send(a, near.at);

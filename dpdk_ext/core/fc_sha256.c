@@ -212,15 +212,15 @@ void fc_sha256_begin(struct fc_sha256 *sum)
 /* Completes the buffered block as far as there are bytes; returns the bytes used. */
 static size_t fill_held(struct fc_sha256 *sum, const uint8_t *data, size_t bytes)
 {
-	const size_t room = BLOCK - sum->held_bytes, taken = bytes < room ? bytes : room;
+	const size_t room = BLOCK - sum->pending_bytes, taken = bytes < room ? bytes : room;
 
-	if (!sum->held_bytes)
+	if (!sum->pending_bytes)
 		return 0;
-	memcpy(sum->held + sum->held_bytes, data, taken);
-	sum->held_bytes += (uint32_t)taken;
-	if (sum->held_bytes == BLOCK) {
-		blocks_of_one(sum->words, sum->held, 1);
-		sum->held_bytes = 0;
+	memcpy(sum->pending + sum->pending_bytes, data, taken);
+	sum->pending_bytes += (uint32_t)taken;
+	if (sum->pending_bytes == BLOCK) {
+		blocks_of_one(sum->words, sum->pending, 1);
+		sum->pending_bytes = 0;
 	}
 	return taken;
 }
@@ -232,8 +232,8 @@ static void add_rest(struct fc_sha256 *sum, const uint8_t *data, size_t bytes)
 
 	blocks_of_one(sum->words, data, blocks);
 	if (bytes % BLOCK)
-		memcpy(sum->held, data + blocks * BLOCK, bytes % BLOCK);
-	sum->held_bytes = (uint32_t)(bytes % BLOCK);
+		memcpy(sum->pending, data + blocks * BLOCK, bytes % BLOCK);
+	sum->pending_bytes = (uint32_t)(bytes % BLOCK);
 }
 
 static void copy(uint8_t *to, const uint8_t *data, size_t bytes, uint32_t *crc)
@@ -293,7 +293,7 @@ void fc_sha256_pour(struct fc_sha256 *sum, struct fc_sha256 *other, const uint8_
 void fc_sha256_end(struct fc_sha256 *sum, uint8_t *out)
 {
 	const uint64_t bits = sum->bytes * 8;
-	const size_t pad = (sum->held_bytes < 56 ? 56 : 56 + BLOCK) - sum->held_bytes;
+	const size_t pad = (sum->pending_bytes < 56 ? 56 : 56 + BLOCK) - sum->pending_bytes;
 	uint8_t tail[2 * 64] = { 0x80 };
 
 	for (int i = 0; i < 8; i++)

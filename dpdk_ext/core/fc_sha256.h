@@ -11,9 +11,9 @@
 struct fc_sha256 {
 	uint32_t words[8];
 	uint32_t reserved;
-	uint32_t held_bytes; /* bytes of an incomplete block */
+	uint32_t pending_bytes; /* bytes of an incomplete block */
 	uint64_t bytes;
-	uint8_t held[64];
+	uint8_t pending[64];
 };
 
 /* Whether this CPU has the instructions; required by all other functions here. */

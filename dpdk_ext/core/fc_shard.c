@@ -39,20 +39,18 @@ static struct layout layout_for(uint64_t bytes, uint32_t unit_bytes)
 	return at;
 }
 
-static int check_geometry(uint64_t gradient_bytes, uint64_t held_bytes, uint32_t unit_bytes)
+static int check_geometry(uint64_t gradient_bytes, uint64_t module_buffer_bytes,
+			  uint32_t unit_bytes)
 {
 	if (unit_bytes != 2 && unit_bytes != 4 && unit_bytes != 8)
-		return fc_fail(EINVAL, "elements of %u bytes: must be 2, 4 or 8", unit_bytes);
+		return fc_fail(EINVAL, SHARD_ELEMENT_REFUSED, .numbers = { unit_bytes });
 	if (gradient_bytes == 0 || gradient_bytes % unit_bytes ||
 	    gradient_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(EINVAL,
-			       "a gradient of %llu bytes in elements of %u bytes is not possible",
-			       (unsigned long long)gradient_bytes, unit_bytes);
-	if (held_bytes % unit_bytes || held_bytes > GRADIENT_BYTES_MAX)
-		return fc_fail(
-			EINVAL,
-			"%llu bytes after a gradient in elements of %u bytes are not possible",
-			(unsigned long long)held_bytes, unit_bytes);
+		return fc_fail(EINVAL, SHARD_GRADIENT_REFUSED,
+			       .numbers = { gradient_bytes, unit_bytes });
+	if (module_buffer_bytes % unit_bytes || module_buffer_bytes > GRADIENT_BYTES_MAX)
+		return fc_fail(EINVAL, SHARD_EXTRA_REFUSED,
+			       .numbers = { module_buffer_bytes, unit_bytes });
 	return 0;
 }
 
@@ -62,14 +60,14 @@ static void attach(struct fc_shard *shard)
 	shard->units = shard->header->gradient_bytes / shard->header->unit_bytes;
 }
 
-int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_bytes,
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t module_buffer_bytes,
 		    uint32_t unit_bytes, struct fc_shard *out)
 {
 	memset(out, 0, sizeof *out);
-	int code = check_geometry(gradient_bytes, held_bytes, unit_bytes);
+	int code = check_geometry(gradient_bytes, module_buffer_bytes, unit_bytes);
 	if (code < 0)
 		return code;
-	const struct layout at = layout_for(gradient_bytes + held_bytes, unit_bytes);
+	const struct layout at = layout_for(gradient_bytes + module_buffer_bytes, unit_bytes);
 	code = fc_map_create(path, at.end, &out->map);
 	if (code < 0)
 		return code;
@@ -77,7 +75,7 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_byt
 	header->layout_version = FC_SHARD_VERSION;
 	header->unit_bytes = unit_bytes;
 	header->gradient_bytes = gradient_bytes;
-	header->held_bytes = held_bytes;
+	header->module_buffer_bytes = module_buffer_bytes;
 	header->file_bytes = out->map.bytes;
 	header->coverage_offset = COVERAGE_AT;
 	header->coverage_bytes = at.coverage_bytes;
@@ -92,22 +90,19 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_byt
 static int check_header(const struct fc_shard_header *header, uint64_t mapped, const char *path)
 {
 	if (mapped < 4096 || memcmp(header->magic, shard_magic, sizeof shard_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck shard, or was never finished", path);
+		return fc_fail(EINVAL, NOT_A_SHARD, .texts = { path });
 	if (header->layout_version != FC_SHARD_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, header->layout_version, FC_SHARD_VERSION);
-	const uint64_t held = header->held_bytes;
-	const int code = check_geometry(header->gradient_bytes, held, header->unit_bytes);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { header->layout_version, FC_SHARD_VERSION });
+	const uint64_t buffers = header->module_buffer_bytes;
+	const int code = check_geometry(header->gradient_bytes, buffers, header->unit_bytes);
 	if (code < 0)
 		return code;
-	const struct layout at = layout_for(header->gradient_bytes + held, header->unit_bytes);
+	const struct layout at = layout_for(header->gradient_bytes + buffers, header->unit_bytes);
 	if (header->file_bytes != mapped || at.end > mapped ||
 	    header->coverage_offset != COVERAGE_AT || header->coverage_bytes != at.coverage_bytes ||
 	    header->data_offset != at.data || header->data_bytes != at.data_bytes)
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 
@@ -183,14 +178,15 @@ uint64_t fc_shard_begun(const struct fc_shard *shard, uint32_t generation)
 	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun);
 }
 
-int fc_shard_held(const struct fc_shard *shard, uint32_t generation)
+int fc_shard_has_module_buffers(const struct fc_shard *shard, uint32_t generation)
 {
 	const struct fc_shard_header *header = shard->header;
 	const struct fc_generation *g = &header->generations[generation];
 
-	/* pairs with cover() in fc_place.c */
-	return FC_LOAD_ACQUIRE(&g->held_units) == header->held_bytes / header->unit_bytes &&
-	       !FC_LOAD_ACQUIRE(&g->held_conflict_bytes);
+	/* pairs with cover() in fc_shard_write.c */
+	return FC_LOAD_ACQUIRE(&g->module_buffer_units) ==
+		       header->module_buffer_bytes / header->unit_bytes &&
+	       !FC_LOAD_ACQUIRE(&g->module_buffer_conflict_bytes);
 }
 
 void fc_shard_settle(struct fc_shard *shard)
@@ -217,8 +213,8 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
 	g->conflict_bytes = 0;
-	g->held_units = 0;
-	g->held_conflict_bytes = 0;
+	g->module_buffer_units = 0;
+	g->module_buffer_conflict_bytes = 0;
 	FC_STORE_RELEASE(&g->begun, g->begun + 1); /* pairs with fc_shard_begun() */
 	/* A reader that sees this step does not read an older state afterwards. */
 	FC_STORE_RELEASE(&g->step, step);

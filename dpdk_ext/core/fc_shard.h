@@ -15,7 +15,7 @@
  * may arrive while a generation is COMPLETE: the updater checks again before it commits the step,
  * and marks the generation as doubted if there was one. Later conflicts are counted until the
  * generation is opened again. The data of an iteration that is no gradient follows the gradient
- * (`held_bytes`): no step waits for it or depends on it.
+ * (`module_buffer_bytes`): no step waits for it or depends on it.
  *
  * The frontier of a planned flow is the number of the first message that no mirror point has
  * reported yet; messages after it wait. It is in this file because all rings share it. */
@@ -43,7 +43,8 @@ struct fc_generation {
 	uint64_t covered_units;
 	uint64_t conflict_bytes; /* bytes in which copies differ: then it is not applied */
 	uint64_t begun;          /* number of openings; each has another value */
-	uint64_t held_units, held_conflict_bytes; /* the same for the data after the gradient */
+	uint64_t module_buffer_units,
+		module_buffer_conflict_bytes; /* the same for the data after the gradient */
 	uint64_t spare[9];
 };
 
@@ -58,7 +59,7 @@ struct fc_shard_header {
 	/* Written by the extractor: coverage that was set before the last increment can be read.
 	 * Other bytes may still be on their way past the caches. */
 	uint64_t settled;
-	uint64_t held_bytes; /* bytes after each gradient */
+	uint64_t module_buffer_bytes; /* bytes after each gradient */
 	/* Written by the extractor: incremented after each rollback of coverage or counts, which
 	 * follows a kill. A reader that saw them before must discard them. */
 	uint64_t undone;
@@ -77,7 +78,7 @@ struct fc_shard {
 	uint64_t units; /* of the gradient */
 };
 
-int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t held_bytes,
+int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t module_buffer_bytes,
 		    uint32_t unit_bytes, struct fc_shard *out);
 /* Opens the file and checks magic, layout version and all sizes. */
 int fc_shard_open(const char *path, struct fc_shard *out);
@@ -97,7 +98,7 @@ uint64_t fc_shard_step(const struct fc_shard *shard, uint32_t generation);
 /* Read before and after: if equal, everything read between is of one opening. */
 uint64_t fc_shard_begun(const struct fc_shard *shard, uint32_t generation);
 /* 1: all data after the gradient has arrived, without conflict, and can be read. */
-int fc_shard_held(const struct fc_shard *shard, uint32_t generation);
+int fc_shard_has_module_buffers(const struct fc_shard *shard, uint32_t generation);
 
 /* Extractor: empties the generation and opens it for `step`. */
 void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step);

@@ -34,8 +34,7 @@ static int map_descriptor(int fd, const char *path, uint64_t bytes, int writable
 	out->huge_pages = (uint32_t)on_hugetlbfs(fd);
 	close(fd);
 	if (base == MAP_FAILED)
-		return fc_fail(problem, "cannot map %llu bytes of %s: %s",
-			       (unsigned long long)bytes, path, strerror(problem));
+		return fc_fail(problem, FILE_NOT_MAPPED, .texts = { path }, .numbers = { bytes });
 	out->base = base;
 	out->bytes = bytes;
 	out->writable = (uint32_t)writable;
@@ -53,7 +52,7 @@ int fc_map_trust(uint32_t uid)
 		if (trusted[i] == uid)
 			return 0;
 	if (trusted_used == TRUSTED_MAX)
-		return fc_fail(ENOSPC, "%d users are trusted at most", TRUSTED_MAX);
+		return fc_fail(ENOSPC, TRUSTED_USERS_TOO_MANY, .numbers = { TRUSTED_MAX });
 	trusted[trusted_used++] = uid;
 	return 0;
 }
@@ -70,21 +69,25 @@ static int is_trusted(uid_t uid)
 
 /* Refuses a file or folder that another user owns or may write to. A sticky folder (/dev/shm),
  * where all can create files but not touch those of others, is accepted. */
-static int refuse_shared(const struct stat *found, const char *path, const char *what)
+static int refuse_shared(const struct stat *found, const char *path)
 {
-	const int sticky = S_ISDIR(found->st_mode) && (found->st_mode & S_ISVTX);
+	const int is_folder = S_ISDIR(found->st_mode);
+	const int sticky = is_folder && (found->st_mode & S_ISVTX);
+	const struct fc_error_arguments owners = { .texts = { path },
+						   .numbers = { found->st_uid, geteuid() } };
+	const struct fc_error_arguments mode = { .texts = { path },
+						 .numbers = { found->st_mode & 07777 } };
 
 	if (!is_trusted(found->st_uid))
-		return fc_fail(EPERM,
-			       "%s%s belongs to uid %u, and this process runs as uid %u: files of "
-			       "other users are not used; run it as that user, or remove the file",
-			       what, path, (unsigned)found->st_uid, (unsigned)geteuid());
+		return fc_fail_with(EPERM,
+				    is_folder ? FC_ERROR_FOLDER_OF_ANOTHER_USER
+					      : FC_ERROR_FILE_OF_ANOTHER_USER,
+				    &owners);
 	if ((found->st_mode & (S_IWGRP | S_IWOTH)) && !sticky)
-		return fc_fail(
-			EPERM,
-			"%s%s may be written to by others (mode %04o), so its content is not "
-			"trusted; run chmod go-w on it, or remove it",
-			what, path, (unsigned)(found->st_mode & 07777));
+		return fc_fail_with(EPERM,
+				    is_folder ? FC_ERROR_FOLDER_WRITABLE_BY_OTHERS
+					      : FC_ERROR_FILE_WRITABLE_BY_OTHERS,
+				    &mode);
 	return 0;
 }
 
@@ -99,16 +102,16 @@ static int open_folder(const char *path, const char **name)
 
 	*name = slash ? slash + 1 : path;
 	if (length >= sizeof folder)
-		return fc_fail(ENAMETOOLONG, "cannot open %.64s...: the path is too long", path);
+		return fc_fail(ENAMETOOLONG, PATH_TOO_LONG, .texts = { path },
+			       .numbers = { PATH_MAX });
 	memcpy(folder, path, length);
 	folder[length] = '\0';
 	const char *where = !slash ? "." : length ? folder : "/";
 	const int fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return fc_fail(errno, "cannot open the folder of %s: %s", path, strerror(errno));
-	int code = fstat(fd, &found) < 0 ? fc_fail(errno, "cannot read the status of %s: %s", where,
-						   strerror(errno))
-					 : refuse_shared(&found, where, "the folder ");
+		return fc_fail(errno, FOLDER_NOT_OPENED, .texts = { path });
+	int code = fstat(fd, &found) < 0 ? fc_fail(errno, STATUS_NOT_READ, .texts = { where })
+					 : refuse_shared(&found, where);
 	if (code < 0) {
 		close(fd);
 		return code;
@@ -130,7 +133,7 @@ int fc_map_create(const char *path, uint64_t bytes, struct fc_map *out)
 		const int problem = errno;
 
 		close(folder);
-		return fc_fail(problem, "cannot create %s: %s", path, strerror(problem));
+		return fc_fail(problem, FILE_NOT_CREATED, .texts = { path });
 	}
 	const uint64_t page = on_hugetlbfs(fd) ? FC_HUGE_PAGE_BYTES : 4096;
 	bytes = (bytes + page - 1) / page * page;
@@ -140,8 +143,8 @@ int fc_map_create(const char *path, uint64_t bytes, struct fc_map *out)
 	int code;
 	if (problem) {
 		close(fd);
-		code = fc_fail(problem, "cannot reserve %llu bytes for %s: %s",
-			       (unsigned long long)bytes, path, strerror(problem));
+		code = fc_fail(problem, MEMORY_NOT_RESERVED, .texts = { path },
+			       .numbers = { bytes });
 	} else {
 		code = map_descriptor(fd, path, bytes, 1, out);
 	}
@@ -157,13 +160,13 @@ static int map_open(int fd, const char *path, int writable, int own, struct fc_m
 	int code = 0;
 
 	if (fstat(fd, &status) < 0)
-		code = fc_fail(errno, "cannot read the status of %s: %s", path, strerror(errno));
+		code = fc_fail(errno, STATUS_NOT_READ, .texts = { path });
 	else if (!S_ISREG(status.st_mode))
-		code = fc_fail(EINVAL, "%s is not a regular file", path);
+		code = fc_fail(EINVAL, FILE_NOT_REGULAR, .texts = { path });
 	else if (own)
-		code = refuse_shared(&status, path, "");
+		code = refuse_shared(&status, path);
 	if (code == 0 && status.st_size == 0)
-		code = fc_fail(EINVAL, "%s is empty: it was never finished", path);
+		code = fc_fail(EINVAL, FILE_EMPTY, .texts = { path });
 	if (code < 0) {
 		close(fd);
 		return code;
@@ -184,9 +187,10 @@ int fc_map_open(const char *path, int writable, struct fc_map *out)
 			      (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	const int problem = errno;
 	close(folder);
+	if (fd < 0 && problem == ELOOP)
+		return fc_fail(problem, FILE_IS_LINK, .texts = { path });
 	if (fd < 0)
-		return fc_fail(problem, "cannot open %s: %s", path,
-			       problem == ELOOP ? "it is a link" : strerror(problem));
+		return fc_fail(problem, FILE_NOT_OPENED, .texts = { path });
 	return map_open(fd, path, writable, 1, out);
 }
 
@@ -195,7 +199,7 @@ int fc_map_read_file(const char *path, struct fc_map *out)
 	memset(out, 0, sizeof *out);
 	const int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return fc_fail(errno, "cannot open %s: %s", path, strerror(errno));
+		return fc_fail(errno, FILE_NOT_OPENED, .texts = { path });
 	return map_open(fd, path, 0, 0, out);
 }
 

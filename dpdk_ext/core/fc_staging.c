@@ -8,7 +8,7 @@
 
 static const uint8_t staging_magic[8] = "FCSTAGE";
 
-_Static_assert(sizeof(struct fc_home) == 32, "two homes a line");
+_Static_assert(sizeof(struct fc_placement) == 32, "two placements a line");
 _Static_assert(sizeof(struct fc_staged) % 8 == 0 && sizeof(struct fc_message) % 8 == 0,
 	       "records are words");
 _Static_assert(offsetof(struct fc_staging_header, journal_base) % 128 == 0, "lines of their own");
@@ -21,7 +21,8 @@ _Static_assert(sizeof(struct fc_flow_plan) == 576 && sizeof(struct fc_send) == 1
 #define DATA_BYTES_MAX (1ull << 44)
 
 struct layout {
-	uint64_t plans, sends, segments, homes, records, held, held_data, journal, data, end;
+	uint64_t plans, sends, segments, placements, records, orphans, orphan_data, journal, data,
+		end;
 };
 
 static uint64_t after(uint64_t offset, uint64_t count, uint64_t bytes)
@@ -35,11 +36,11 @@ static struct layout layout_for(const struct fc_staging_sizes *s)
 
 	at.sends = after(at.plans, FC_FLOWS_MAX, sizeof(struct fc_flow_plan));
 	at.segments = after(at.sends, s->sends, sizeof(struct fc_send));
-	at.homes = after(at.segments, s->segments, sizeof(struct fc_segment));
-	at.records = after(at.homes, s->messages, sizeof(struct fc_home));
-	at.held = after(at.records, s->records, sizeof(struct fc_staged));
-	at.held_data = after(at.held, s->held, sizeof(struct fc_held));
-	at.journal = after(at.held_data, s->held, FC_HELD_BYTES);
+	at.placements = after(at.segments, s->segments, sizeof(struct fc_segment));
+	at.records = after(at.placements, s->messages, sizeof(struct fc_placement));
+	at.orphans = after(at.records, s->records, sizeof(struct fc_staged));
+	at.orphan_data = after(at.orphans, s->orphans, sizeof(struct fc_orphan));
+	at.journal = after(at.orphan_data, s->orphans, FC_ORPHAN_BYTES);
 	at.data = after(at.journal, FC_JOURNAL_ENTRIES, sizeof(struct fc_journal_entry));
 	at.end = after(at.data, s->data_bytes, 1);
 	return at;
@@ -48,13 +49,12 @@ static struct layout layout_for(const struct fc_staging_sizes *s)
 static int check_sizes(const struct fc_staging_sizes *s)
 {
 	if (s->messages < 4 || s->messages > COUNT_MAX || (s->messages & (s->messages - 1)))
-		return fc_fail(EINVAL, "staging for %llu message records: must be a power of two",
-			       (unsigned long long)s->messages);
-	if (s->records < 1 || s->records > COUNT_MAX || s->held > FC_JOURNAL_PACKET / 2 ||
+		return fc_fail(EINVAL, STAGING_RECORDS_REFUSED, .numbers = { s->messages });
+	if (s->records < 1 || s->records > COUNT_MAX || s->orphans > FC_JOURNAL_PACKET / 2 ||
 	    s->sends > COUNT_MAX || s->segments > COUNT_MAX || s->data_bytes < 4096 ||
 	    s->data_bytes > DATA_BYTES_MAX)
-		return fc_fail(EINVAL, "staging of %llu bytes for %llu messages is not possible",
-			       (unsigned long long)s->data_bytes, (unsigned long long)s->records);
+		return fc_fail(EINVAL, STAGING_SIZES_REFUSED,
+			       .numbers = { s->data_bytes, s->records });
 	return 0;
 }
 
@@ -67,10 +67,10 @@ static void attach(struct fc_staging *staging)
 	staging->plans = (struct fc_flow_plan *)(base + h->plans_offset);
 	staging->sends = (struct fc_send *)(base + h->sends_offset);
 	staging->segments = (struct fc_segment *)(base + h->segments_offset);
-	staging->homes = (struct fc_home *)(base + h->homes_offset);
+	staging->placements = (struct fc_placement *)(base + h->placements_offset);
 	staging->records = (struct fc_staged *)(base + h->records_offset);
-	staging->held = (struct fc_held *)(base + h->held_offset);
-	staging->held_data = base + h->held_data_offset;
+	staging->orphans = (struct fc_orphan *)(base + h->orphans_offset);
+	staging->orphan_data = base + h->orphan_data_offset;
 	staging->journal = (struct fc_journal_entry *)(base + h->journal_offset);
 	staging->data = base + h->data_offset;
 	staging->mask = h->messages - 1;
@@ -84,7 +84,7 @@ static void describe(struct fc_staging_header *h, const struct fc_staging_sizes 
 	h->flows_max = FC_FLOWS_MAX;
 	h->messages = s->messages;
 	h->records_max = s->records;
-	h->held_max = s->held;
+	h->orphans_max = s->orphans;
 	h->sends_max = s->sends;
 	h->segments_max = s->segments;
 	h->journal_max = FC_JOURNAL_ENTRIES;
@@ -92,10 +92,10 @@ static void describe(struct fc_staging_header *h, const struct fc_staging_sizes 
 	h->plans_offset = at.plans;
 	h->sends_offset = at.sends;
 	h->segments_offset = at.segments;
-	h->homes_offset = at.homes;
+	h->placements_offset = at.placements;
 	h->records_offset = at.records;
-	h->held_offset = at.held;
-	h->held_data_offset = at.held_data;
+	h->orphans_offset = at.orphans;
+	h->orphan_data_offset = at.orphan_data;
 	h->journal_offset = at.journal;
 	h->data_offset = at.data;
 }
@@ -122,18 +122,15 @@ int fc_staging_create(const char *path, const struct fc_staging_sizes *sizes,
 static int check_header(const struct fc_staging_header *h, uint64_t mapped, const char *path)
 {
 	if (mapped < 4096 || memcmp(h->magic, staging_magic, sizeof staging_magic))
-		return fc_fail(EINVAL, "%s is not a FlowCheck staging file, or was never finished",
-			       path);
+		return fc_fail(EINVAL, NOT_A_STAGING_FILE, .texts = { path });
 	if (h->layout_version != FC_STAGING_VERSION)
-		return fc_fail(EPROTO,
-			       "%s has layout version %u, this program reads %u: "
-			       "stop all services and start them from one installation",
-			       path, h->layout_version, FC_STAGING_VERSION);
+		return fc_fail(EPROTO, OTHER_LAYOUT_VERSION, .texts = { path },
+			       .numbers = { h->layout_version, FC_STAGING_VERSION });
 	const struct fc_staging_sizes sizes = {
 		.messages = h->messages,
 		.data_bytes = h->data_bytes,
 		.records = h->records_max,
-		.held = h->held_max,
+		.orphans = h->orphans_max,
 		.sends = h->sends_max,
 		.segments = h->segments_max,
 	};
@@ -146,8 +143,7 @@ static int check_header(const struct fc_staging_header *h, uint64_t mapped, cons
 	    h->flows_max != FC_FLOWS_MAX || h->journal_max != FC_JOURNAL_ENTRIES ||
 	    h->file_bytes != mapped || layout_for(&sizes).end > mapped ||
 	    h->journal_used > h->journal_max)
-		return fc_fail(EINVAL, "%s: its sizes contradict each other (%llu bytes mapped)",
-			       path, (unsigned long long)mapped);
+		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
 

@@ -1,4 +1,4 @@
-/* The extractor's memory, one file per ring: plan tables, the home of each message, messages
+/* The extractor's memory, one file per ring: plan tables, the placement of each message, messages
  * staged until their plan is proved, and packets kept until their message is known. Read by the
  * compiler and by cffi.
  *
@@ -22,21 +22,21 @@
 
 enum {
 	FC_STAGING_VERSION = 5,
-	FC_HELD_BYTES = 4096, /* payload of a kept packet: the largest path MTU */
+	FC_ORPHAN_BYTES = 4096, /* payload of a kept packet: the largest path MTU */
 };
 
-enum fc_home_kind {
-	FC_HOME_NONE,
-	FC_HOME_STAGED,  /* `where`: record of the staged message */
-	FC_HOME_SHARD,   /* `where`: send; `step` is valid */
-	FC_HOME_IGNORED, /* carries no gradient, or that of an applied step */
-	FC_HOME_DROPPED, /* staging was full */
+enum fc_placement_kind {
+	FC_PLACEMENT_NONE,
+	FC_PLACEMENT_STAGED,  /* `where`: record of the staged message */
+	FC_PLACEMENT_SHARD,   /* `where`: send; `step` is valid */
+	FC_PLACEMENT_IGNORED, /* carries no gradient, or that of an applied step */
+	FC_PLACEMENT_DROPPED, /* staging was full */
 };
 
 /* Stored at index message position & (messages - 1). */
-struct fc_home {
+struct fc_placement {
 	uint64_t position; /* commit word: position of the message it belongs to */
-	uint64_t kind;     /* enum fc_home_kind */
+	uint64_t kind;     /* enum fc_placement_kind */
 	uint64_t where;
 	uint64_t step;
 };
@@ -54,7 +54,7 @@ struct fc_staged {
 	struct fc_message message; /* as last read from the parser */
 };
 
-struct fc_held {
+struct fc_orphan {
 	uint64_t used; /* commit word */
 	uint64_t flow, psn, payload_bytes;
 	uint64_t order;   /* order of arrival, from 1 */
@@ -70,12 +70,12 @@ struct fc_staging_header {
 	uint8_t magic[8]; /* "FCSTAGE\0" */
 	uint32_t layout_version;
 	uint32_t flows_max;
-	uint64_t messages; /* homes: one per record of the flow table's pool */
-	uint64_t records_max, held_max, sends_max, segments_max, journal_max;
+	uint64_t messages; /* placements: one per record of the flow table's pool */
+	uint64_t records_max, orphans_max, sends_max, segments_max, journal_max;
 	uint64_t data_bytes;
 	uint64_t file_bytes;
-	uint64_t plans_offset, sends_offset, segments_offset, homes_offset, records_offset,
-		held_offset, held_data_offset, journal_offset, data_offset;
+	uint64_t plans_offset, sends_offset, segments_offset, placements_offset, records_offset,
+		orphans_offset, orphan_data_offset, journal_offset, data_offset;
 	uint64_t pad_identity[13];
 	uint64_t journal_base; /* ring tail when it was started */
 	uint64_t journal_used; /* number of entries */
@@ -83,10 +83,10 @@ struct fc_staging_header {
 	/* Everything from here on is journalled. */
 	uint64_t sends_used, segments_used;
 	uint64_t records_used, records_free; /* number ever used; head of the free list */
-	uint64_t records_held;
-	uint64_t data_used; /* end of the last block; between blocks everything is free */
-	uint64_t data_held; /* bytes of blocks in use */
-	uint64_t held_used, held_ever;
+	uint64_t records_in_use;
+	uint64_t data_used;   /* end of the last block; between blocks everything is free */
+	uint64_t data_in_use; /* bytes of blocks in use */
+	uint64_t orphans_used, orphans_ever;
 	uint64_t completions;
 	struct fc_extract_counters counters;
 };
@@ -97,10 +97,10 @@ struct fc_staging {
 	struct fc_flow_plan *plans;
 	struct fc_send *sends;
 	struct fc_segment *segments;
-	struct fc_home *homes;
+	struct fc_placement *placements;
 	struct fc_staged *records;
-	struct fc_held *held;
-	uint8_t *held_data;
+	struct fc_orphan *orphans;
+	uint8_t *orphan_data;
 	struct fc_journal_entry *journal;
 	uint8_t *data;
 	uint64_t mask; /* messages - 1 */
@@ -110,7 +110,7 @@ struct fc_staging_sizes {
 	uint64_t messages;   /* records of the flow table's pool, a power of two */
 	uint64_t data_bytes; /* payload and bitmaps of all staged messages */
 	uint64_t records;    /* messages staged at once */
-	uint64_t held;       /* kept packets at once */
+	uint64_t orphans;    /* kept packets at once */
 	uint64_t sends, segments;
 };
 

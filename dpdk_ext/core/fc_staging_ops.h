@@ -1,21 +1,21 @@
 /* Internal interface of the extractor: the journal, and functions shared by its files. Inline
  * functions, so not read by cffi.
- * fc_blocks.c   memory for staged messages
- * fc_stage.c    packets into staged messages
- * fc_held.c     packets whose message is unknown
- * fc_contest.c  packets that differ from another one
- * fc_place.c    bytes into the shard
- * fc_home.c     chooses among these for each message
- * fc_extract.c  spans
- * fc_replan.c   changes that Python makes between spans
- * fc_adopt.c    packets of one flow in several rings */
+ * fc_staging_blocks.c      memory for staged messages
+ * fc_staged_message.c      packets into staged messages
+ * fc_orphan_packets.c      packets whose message is unknown
+ * fc_conflicting_copies.c  packets that differ from another one
+ * fc_shard_write.c         bytes into the shard
+ * fc_placement.c           chooses among these for each message
+ * fc_extract.c             spans
+ * fc_plan_changes.c        changes that Python makes between spans
+ * fc_across_rings.c        packets of one flow in several rings */
 #ifndef FC_STAGING_OPS_H
 #define FC_STAGING_OPS_H
 
 #include <stdlib.h>
 
 #include "fc_common.h"
-#include "fc_extents.h"
+#include "fc_free_ranges.h"
 #include "fc_extract.h"
 #include "fc_ring_ops.h"
 
@@ -28,34 +28,34 @@
 #define FC_NUMBER_UNKNOWN UINT64_MAX
 
 /* A block that was freed in the open change. */
-struct fc_given {
+struct fc_freed_block {
 	uint64_t at, bytes;
 };
 
 /* Incomplete staged messages, by log2 of their block size and in order of age; all values are
  * index + 1. */
-struct fc_claims {
+struct fc_incomplete_lists {
 	uint32_t oldest[64], newest[64];
 	uint32_t *older, *newer; /* by record */
 	uint8_t *in_class;       /* by record: size class + 1; 0: complete */
 };
 
 /* A place for a kept packet; links are index + 1. */
-struct fc_place {
+struct fc_orphan_slot {
 	uint32_t next;         /* next in its hash bucket */
 	uint32_t older, newer; /* in the list of its rank */
 	uint8_t rank;
 };
 
-enum { FC_HELD_RANKS = 4 };
+enum { FC_ORPHAN_RANKS = 4 };
 
-struct fc_places {
-	struct fc_place *of; /* by index */
+struct fc_orphan_index {
+	struct fc_orphan_slot *of; /* by index */
 	uint32_t *buckets;
-	struct fc_held **sorted; /* buffer for sorting */
-	uint32_t *free;          /* a queue; the first was freed earliest */
+	struct fc_orphan **sorted; /* buffer for sorting */
+	uint32_t *free;            /* a queue; the first was freed earliest */
 	uint64_t free_from, free_count;
-	uint32_t oldest[FC_HELD_RANKS], newest[FC_HELD_RANKS];
+	uint32_t oldest[FC_ORPHAN_RANKS], newest[FC_ORPHAN_RANKS];
 	bool stale; /* plans have changed since the packets were ranked */
 };
 
@@ -71,17 +71,17 @@ struct fc_extractor {
 	 * Everything else that is free was free before it. */
 	uint64_t change;
 	bool freed, first_slot;
-	struct fc_given *given;
-	uint64_t given_used;
-	uint64_t *place_freed;
-	struct fc_places places;
-	struct fc_extents extents; /* of the data region: free under the last commit */
-	struct fc_claims claims;
-	uint8_t scratch[FC_HELD_BYTES];
+	struct fc_freed_block *freed_blocks;
+	uint64_t freed_blocks_used;
+	uint64_t *orphan_freed;
+	struct fc_orphan_index orphans;
+	struct fc_free_ranges free_ranges; /* of the data region: free under the last commit */
+	struct fc_incomplete_lists incomplete;
+	uint8_t scratch[FC_ORPHAN_BYTES];
 };
 
-/* Payload of one packet on its way to its home. */
-struct fc_piece {
+/* Payload of one packet on its way to staging or shard. */
+struct fc_packet_payload {
 	uint64_t flow, psn;
 	const uint8_t *payload;
 	uint32_t payload_bytes;
@@ -121,25 +121,26 @@ void fc_change_begin(struct fc_extractor *x);
 void fc_change_end(struct fc_extractor *x);
 
 /* Result for a slot. */
-enum fc_slot_end {
+enum fc_slot_result {
 	FC_SLOT_DONE,
 	FC_SLOT_WAITS,        /* the file source must wait; nothing was changed */
 	FC_SLOT_NEEDS_COMMIT, /* commit the change, then repeat the slot */
 };
 
-/* fc_blocks.c: computes free blocks and claims from the records. -EINVAL: they are inconsistent. */
+/* fc_staging_blocks.c: computes free blocks and incomplete messages from the records. -EINVAL: they
+ * are inconsistent. */
 int fc_blocks_open(struct fc_extractor *x);
 void fc_blocks_close(struct fc_extractor *x);
 /* Blocks freed by the previous change are committed and can be reused. */
 void fc_blocks_settle(struct fc_extractor *x);
-void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t bytes);
+void fc_block_free(struct fc_extractor *x, uint64_t at, uint64_t bytes);
 /* Reclaims blocks of incomplete messages for `m`; false: none could be. */
-bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m);
+bool fc_incomplete_reclaim(struct fc_extractor *x, const struct fc_message *m);
 /* The message is complete. */
-void fc_claim_end(struct fc_extractor *x, uint64_t record);
+void fc_incomplete_end(struct fc_extractor *x, uint64_t record);
 /* A record with a block for `m`; UINT64_MAX: no room. */
-uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m);
-void fc_record_give(struct fc_extractor *x, uint64_t record);
+uint64_t fc_record_allocate(struct fc_extractor *x, const struct fc_message *m);
+void fc_record_free(struct fc_extractor *x, uint64_t record);
 /* Whether there can ever be room for `m`; a message longer than staging is not waited for. */
 bool fc_record_fits(const struct fc_extractor *x, const struct fc_message *m);
 /* A zeroed block for `m`, recorded in `r`; false: no room. */
@@ -151,10 +152,10 @@ static inline bool fc_plan_follows(const struct fc_flow_plan *plan)
 	return plan->state == FC_PLAN_ACTIVE || plan->state == FC_PLAN_SUSPENDED;
 }
 
-/* enum fc_home_kind; the bits above have the flag of the message's lines. */
-static inline uint64_t fc_home_kind(const struct fc_home *home)
+/* enum fc_placement_kind; the bits above have the flag of the message's lines. */
+static inline uint64_t fc_placement_kind(const struct fc_placement *placement)
 {
-	return home->kind & 0xff;
+	return placement->kind & 0xff;
 }
 
 /* Sets the number of `m` from its position in a run, if the plan counts in runs. */
@@ -171,32 +172,37 @@ static inline uint64_t fc_number_in_plan(const struct fc_flow_plan *plan, uint64
 	return number == FC_NUMBER_UNKNOWN ? number : number * plan->stride + plan->phase;
 }
 
-/* fc_stage.c: payload bytes of packet `nth` of a message; UINT32_MAX: no such packet. */
+/* fc_staged_message.c: payload bytes of packet `nth` of a message; UINT32_MAX: no such packet. */
 uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth);
-void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+void fc_stage_packet(struct fc_extractor *x, uint64_t record,
+		     const struct fc_packet_payload *piece);
 /* Compares and counts a copy of bytes that are there; false: they differ. */
-bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece);
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept,
+		     const struct fc_packet_payload *piece);
 /* Records that two copies of the packet with this PSN differ. */
-void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece);
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
+		       const struct fc_packet_payload *piece);
 /* Updates a staged message with what the parser learned since; false: it needs a larger block and
  * there is none; then nothing was changed. */
 bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
 
-/* fc_held.c: keeps a packet whose message is unknown; doubted: its owner is unknown too. */
-enum fc_slot_end fc_hold_packet(struct fc_extractor *x, const struct fc_piece *piece, bool doubted);
+/* fc_orphan_packets.c: keeps a packet whose message is unknown; doubted: its owner is unknown too.
+ */
+enum fc_slot_result fc_orphan_keep(struct fc_extractor *x, const struct fc_packet_payload *piece,
+				   bool doubted);
 /* A kept packet of `flow` in [start, stop), with the lowest PSN or close to it; UINT64_MAX: none.
  */
-uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
-void fc_held_release(struct fc_extractor *x, uint64_t index);
+uint64_t fc_orphan_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uint64_t stop);
+void fc_orphan_release(struct fc_extractor *x, uint64_t index);
 /* Builds the index from the places in use. -ENOMEM. */
-int fc_held_open(struct fc_extractor *x);
-void fc_held_close(struct fc_extractor *x);
+int fc_orphans_open(struct fc_extractor *x);
+void fc_orphans_close(struct fc_extractor *x);
 /* Plans were added or removed: ranks change. */
-void fc_held_replanned(struct fc_extractor *x);
+void fc_orphans_replanned(struct fc_extractor *x);
 /* Drops all kept packets of a flow that is ignored. */
-void fc_held_ignore(struct fc_extractor *x, uint64_t flow);
+void fc_orphans_ignore(struct fc_extractor *x, uint64_t flow);
 
-/* fc_place.c: writes a packet's bytes to the generation of `step`, if it has one. */
+/* fc_shard_write.c: writes a packet's bytes to the generation of `step`, if it has one. */
 int fc_place_generation(const struct fc_extractor *x, uint64_t step);
 void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
@@ -205,26 +211,28 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		       uint64_t bytes);
 
-/* fc_contest.c: the packet may also belong to message `rival`. Bytes that differ are not trusted
- * for either. own: home of its own message, or NULL. */
-void fc_contest_packet(struct fc_extractor *x, uint64_t rival, const struct fc_home *own,
-		       const struct fc_piece *piece);
-/* It is not known whether the packet's bytes are those of the message at this home. */
-void fc_contest(struct fc_extractor *x, const struct fc_home *home, const struct fc_piece *piece);
+/* fc_conflicting_copies.c: the packet may also belong to message `alternative`. Bytes that differ
+ * are not trusted for either. own: placement of its own message, or NULL. */
+void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
+			    const struct fc_placement *own, const struct fc_packet_payload *piece);
+/* It is not known whether the packet's bytes are those of the message placed there. */
+void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placement,
+		      const struct fc_packet_payload *piece);
 
-/* fc_home.c: delivers a packet to the home of its message. */
-void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
-		     const struct fc_piece *piece);
+/* fc_placement.c: delivers a packet to where its message is placed. */
+void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, uint64_t offset_bytes,
+		const struct fc_packet_payload *piece);
 /* Counts packets of a flow for which staging was full. */
 void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets);
-enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
-				const struct fc_piece *piece);
+enum fc_slot_result fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				      const struct fc_packet_payload *piece);
 /* Delivers a kept packet of message `m`; differs: copies of it had other bytes. */
-void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
-			  const struct fc_message *m, const struct fc_piece *piece, bool differs);
+void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placement,
+		       const struct fc_message *m, const struct fc_packet_payload *piece,
+		       bool differs);
 /* What the plan says about a message now. */
-struct fc_decision {
-	uint64_t kind; /* enum fc_home_kind: STAGED, SHARD or IGNORED */
+struct fc_placement_decision {
+	uint64_t kind; /* enum fc_placement_kind: STAGED, SHARD or IGNORED */
 	uint64_t send, step;
 	uint32_t flag;
 	bool deviates; /* differs from the plan: suspends the flow */
@@ -239,11 +247,12 @@ bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number);
 bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth);
 /* Send and step of message `nth` of the plan; false: none. */
 bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step);
-struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m);
+struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
+						 const struct fc_message *m);
 /* Records the decision in the plan and the counters. */
-void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
-		  const struct fc_decision *decision);
-void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
-		 uint64_t step);
+void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
+		       const struct fc_placement_decision *decision);
+void fc_placement_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
+		      uint64_t step);
 
 #endif

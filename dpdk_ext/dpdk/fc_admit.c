@@ -19,7 +19,7 @@ bool fc_ring_is_full(struct fc_capture *capture)
 static void fill_slot_header(struct fc_capture *capture, struct fc_slot *slot,
 			     struct fc_flight *flight, uint64_t now_ns)
 {
-	const struct fc_timetable *table = capture->want.table;
+	const struct fc_timestamps *table = capture->want.table;
 	const struct rte_mbuf *mbuf = flight->mbuf;
 
 	if (table && capture->source_frame < table->frames) {

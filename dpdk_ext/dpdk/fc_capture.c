@@ -43,7 +43,7 @@ int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *
 	*out = NULL;
 	struct fc_capture *capture = calloc(1, sizeof *capture);
 	if (!capture)
-		return fc_fail(ENOMEM, "no memory for a capture");
+		return fc_fail(ENOMEM, CAPTURE_LOOP_WITHOUT_MEMORY);
 	capture->want = *request;
 	capture->ring = ring;
 	const int code = fc_copies_create(&capture->copies, FC_FLIGHTS, request->engine);
@@ -129,22 +129,22 @@ static uint32_t poll_limit(struct fc_capture *capture)
 /* Polls the source if no frames are pending. */
 static void take_frames(struct fc_capture *capture)
 {
-	if (capture->held_first < capture->held_count)
+	if (capture->polled_first < capture->polled_count)
 		return;
-	capture->held_first = 0;
-	capture->held_count = 0;
+	capture->polled_first = 0;
+	capture->polled_count = 0;
 	const uint32_t limit = poll_limit(capture);
 	if (!limit)
 		return;
 	const uint16_t polled = rte_eth_rx_burst(capture->want.port, capture->want.queue,
-						 capture->held, (uint16_t)limit);
-	capture->held_count = polled;
+						 capture->polled, (uint16_t)limit);
+	capture->polled_count = polled;
 	capture->empty_polls = polled ? 0 : capture->empty_polls + 1;
 	if (capture->skip) {
 		const uint32_t passed = capture->skip < polled ? (uint32_t)capture->skip : polled;
 
-		rte_pktmbuf_free_bulk(capture->held, passed);
-		capture->held_first = passed;
+		rte_pktmbuf_free_bulk(capture->polled, passed);
+		capture->polled_first = passed;
 		capture->skip -= passed;
 	}
 }
@@ -152,7 +152,7 @@ static void take_frames(struct fc_capture *capture)
 /* Nanoseconds until frame `source_frame` is due, counted from the first frame. */
 static uint64_t due_in_ns(struct fc_capture *capture, uint64_t now_ns)
 {
-	const struct fc_timetable *table = capture->want.table;
+	const struct fc_timestamps *table = capture->want.table;
 
 	if (capture->want.speed <= 0 || !table || capture->source_frame >= table->frames)
 		return 0;
@@ -182,23 +182,23 @@ static uint32_t accept_due(struct fc_capture *capture)
 {
 	const uint64_t now_ns = clock_ns(CLOCK_REALTIME);
 	const uint64_t pace_ns = capture->want.speed > 0 ? clock_ns(CLOCK_MONOTONIC) : 0;
-	const uint32_t begin = capture->held_first;
+	const uint32_t begin = capture->polled_first;
 
-	for (; capture->held_first < capture->held_count; capture->held_first++) {
-		const uint32_t ahead = capture->held_first + 4;
+	for (; capture->polled_first < capture->polled_count; capture->polled_first++) {
+		const uint32_t ahead = capture->polled_first + 4;
 
 		if (finished(capture) || due_in_ns(capture, pace_ns))
 			break;
-		if (ahead < capture->held_count)
-			rte_prefetch0(rte_pktmbuf_mtod(capture->held[ahead], void *));
-		fc_admit(capture, capture->held[capture->held_first], now_ns);
+		if (ahead < capture->polled_count)
+			rte_prefetch0(rte_pktmbuf_mtod(capture->polled[ahead], void *));
+		fc_admit(capture, capture->polled[capture->polled_first], now_ns);
 	}
 	if (now_ns >= capture->stats_due_ns) {
 		capture->stats_due_ns = now_ns + SECOND_NS;
 		read_stats(capture);
 		fc_ring_publish(capture->ring, 0, &capture->commit);
 	}
-	return capture->held_first - begin;
+	return capture->polled_first - begin;
 }
 
 /* Pause in microseconds. It grows while the source is quiet; polling without a pause takes a third
@@ -217,7 +217,7 @@ static uint32_t rest_us(const struct fc_capture *capture)
 
 static void idle(struct fc_capture *capture)
 {
-	if (capture->held_first < capture->held_count) {
+	if (capture->polled_first < capture->polled_count) {
 		const uint64_t due_ns = due_in_ns(capture, clock_ns(CLOCK_MONOTONIC));
 
 		rest_ns(due_ns < PACE_SLEEP_NS_MAX ? due_ns : PACE_SLEEP_NS_MAX);
@@ -232,16 +232,15 @@ static int wind_up(struct fc_capture *capture)
 {
 	const uint64_t give_up_ns = clock_ns(CLOCK_MONOTONIC) + HANG_S * SECOND_NS;
 
-	rte_pktmbuf_free_bulk(capture->held + capture->held_first,
-			      capture->held_count - capture->held_first);
-	capture->held_first = capture->held_count = 0;
+	rte_pktmbuf_free_bulk(capture->polled + capture->polled_first,
+			      capture->polled_count - capture->polled_first);
+	capture->polled_first = capture->polled_count = 0;
 	while (capture->copies.first != capture->copies.next) {
 		step_copies(capture);
 		if (clock_ns(CLOCK_MONOTONIC) > give_up_ns)
-			return fc_fail(
-				EIO, "a copy engine did not finish %llu copies within %d s",
-				(unsigned long long)(capture->copies.next - capture->copies.first),
-				HANG_S);
+			return fc_fail(EIO, COPIES_NOT_FINISHED,
+				       .numbers = { capture->copies.next - capture->copies.first,
+						    HANG_S });
 	}
 	fc_capture_settle(capture);
 	return 0;
@@ -262,7 +261,7 @@ static void sweep(struct fc_capture *capture)
 
 static int receive(struct fc_capture *capture)
 {
-	const struct fc_timetable *table = capture->want.table;
+	const struct fc_timestamps *table = capture->want.table;
 
 	while (!FC_LOAD_ACQUIRE(&capture->stop) && !finished(capture)) {
 		take_frames(capture);
@@ -272,11 +271,8 @@ static int receive(struct fc_capture *capture)
 			continue;
 		if (table && capture->empty_polls >= END_POLLS &&
 		    capture->copies.first == capture->copies.next)
-			return fc_fail(ENODATA,
-				       "the file source delivered %llu of its %llu frames and then "
-				       "no more",
-				       (unsigned long long)capture->source_frame,
-				       (unsigned long long)table->frames);
+			return fc_fail(ENODATA, SOURCE_ENDED_EARLY,
+				       .numbers = { capture->source_frame, table->frames });
 		idle(capture);
 	}
 	sweep(capture);
@@ -289,12 +285,12 @@ int fc_capture_run(struct fc_capture *capture)
 	const bool foreign = rte_lcore_id() == LCORE_ID_ANY;
 
 	if (foreign && rte_thread_register() < 0)
-		return fc_fail(rte_errno, "the capture thread cannot be registered with DPDK: %s",
-			       rte_strerror(rte_errno));
+		return fc_fail(rte_errno, THREAD_NOT_REGISTERED,
+			       .texts = { rte_strerror(rte_errno) });
 	int code = receive(capture);
 	const int wound_up = wind_up(capture);
-	if (code == 0)
-		code = wound_up;
+	if (wound_up < 0)
+		code = wound_up; /* whose reason was stored last */
 	if (foreign)
 		rte_thread_unregister();
 	return code;

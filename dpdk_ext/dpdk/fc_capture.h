@@ -6,7 +6,7 @@
 
 struct fc_ring;
 struct fc_dma;
-struct fc_timetable;
+struct fc_timestamps;
 struct fc_capture;
 
 enum {
@@ -21,7 +21,7 @@ struct fc_capture_request {
 	 * to buffer frames. */
 	uint32_t idle_us, idle_max_us;
 	/* File sources: the frames of the file with their time stamps; NULL: a live source. */
-	const struct fc_timetable *table;
+	const struct fc_timestamps *table;
 	/* Replay speed relative to the time stamps: 1.0 real time, 2.0 twice as fast, 0 unlimited.
 	 */
 	double speed;
@@ -35,7 +35,7 @@ struct fc_capture_request {
 int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *ring,
 		      struct fc_capture **out);
 /* Runs in the calling thread until it is stopped or the source has ended; no copy is in flight
- * when it returns. Returns 0, or -errno with a message: the file delivered fewer frames than it
+ * when it returns. Returns 0, or -errno (see fc_error.h): the file delivered fewer frames than it
  * has, or a copy engine hangs. */
 int fc_capture_run(struct fc_capture *capture);
 /* Callable from any thread. */

@@ -6,7 +6,7 @@
 #include "fc_capture.h"
 #include "fc_copies.h"
 #include "fc_ring_ops.h"
-#include "fc_timetable.h"
+#include "fc_timestamps.h"
 
 struct fc_capture {
 	struct fc_capture_request want;
@@ -16,8 +16,8 @@ struct fc_capture {
 	struct fc_capture_counters before; /* counters in the last commit before this run */
 	uint64_t position, tail;           /* next slot to fill; last known tail */
 	uint64_t source_frame, skip;       /* ordinal of the next frame; frames to skip */
-	struct rte_mbuf *held[FC_BURST_MAX];
-	uint32_t held_first, held_count;
+	struct rte_mbuf *polled[FC_BURST_MAX];
+	uint32_t polled_first, polled_count;
 	uint64_t pace_start_ns, pace_stamp_ns;
 	uint64_t stats_due_ns;
 	uint64_t missed; /* written by another thread */

@@ -14,8 +14,7 @@ int fc_copies_create(struct fc_copies *copies, uint64_t flights, struct fc_dma *
 	memset(copies, 0, sizeof *copies);
 	copies->flights = calloc(flights, sizeof *copies->flights);
 	if (!copies->flights)
-		return fc_fail(ENOMEM, "no memory for %llu frames in flight",
-			       (unsigned long long)flights);
+		return fc_fail(ENOMEM, FLIGHTS_WITHOUT_MEMORY, .numbers = { flights });
 	copies->mask = flights - 1;
 	copies->engine = engine;
 	return 0;

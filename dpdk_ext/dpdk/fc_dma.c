@@ -54,8 +54,9 @@ static int no_such_engine(const char *name)
 					 used ? ", " : "", what.dev_name);
 	}
 	fc_eal_complaints(why, sizeof why);
-	return fc_fail(ENODEV, "there is no copy engine %s (engines: %s)%s%s", name, engines,
-		       why[0] ? "; DPDK said: " : "", why);
+	if (why[0])
+		return fc_fail(ENODEV, ENGINE_NOT_PROBED, .texts = { name, engines, why });
+	return fc_fail(ENODEV, ENGINE_MISSING, .texts = { name, engines });
 }
 
 static int open_device(struct device *device, const char *name, const struct fc_dma_request *want)
@@ -71,7 +72,7 @@ static int open_device(struct device *device, const char *name, const struct fc_
 	device->id = (int16_t)id;
 	int code = rte_dma_info_get(device->id, &what);
 	if (code == 0 && !(what.dev_capa & RTE_DMA_CAPA_MEM_TO_MEM))
-		return fc_fail(ENOTSUP, "%s cannot copy from memory to memory", name);
+		return fc_fail(ENOTSUP, ENGINE_COPIES_NO_MEMORY, .texts = { name });
 	device->virtual_addresses = (what.dev_capa & RTE_DMA_CAPA_SVA) && !want->by_iova;
 	if (code == 0)
 		code = rte_dma_configure(device->id, &conf);
@@ -80,12 +81,11 @@ static int open_device(struct device *device, const char *name, const struct fc_
 	if (code == 0)
 		code = rte_dma_start(device->id);
 	if (code < 0)
-		return fc_fail(-code, "copy engine %s cannot be set up with %u descriptors: %s",
-			       name, want->descriptors, rte_strerror(-code));
+		return fc_fail(-code, ENGINE_NOT_CONFIGURED, .texts = { name, rte_strerror(-code) },
+			       .numbers = { want->descriptors });
 	device->flights = calloc(FC_FLIGHTS, sizeof *device->flights);
 	if (!device->flights)
-		return fc_fail(ENOMEM, "no memory for the copies in flight of copy engine %s",
-			       name);
+		return fc_fail(ENOMEM, ENGINE_WITHOUT_MEMORY, .texts = { name });
 	return 0;
 }
 
@@ -95,22 +95,17 @@ static int find_pages(struct fc_dma *dma, const struct fc_ring *ring)
 	const uint64_t count = ring->map.bytes / FC_HUGE_PAGE_BYTES;
 
 	if (!ring->map.huge_pages)
-		return fc_fail(ENOTSUP,
-			       "the copy engine wants physical addresses and the ring lies in "
-			       "4 KiB pages: put it on huge pages (scripts/hugepages), or start "
-			       "DPDK with --iova-mode=va");
+		return fc_fail(ENOTSUP, ENGINE_NEEDS_HUGE_PAGES);
 	dma->pages = calloc(count, sizeof *dma->pages);
 	if (!dma->pages)
-		return fc_fail(ENOMEM, "no memory for the addresses of %llu pages",
-			       (unsigned long long)count);
+		return fc_fail(ENOMEM, PAGE_TABLE_WITHOUT_MEMORY, .numbers = { count });
 	for (uint64_t page = 0; page < count; page++) {
 		const volatile uint8_t *at = dma->base + page * FC_HUGE_PAGE_BYTES;
 
 		(void)*at; /* a page has no physical address before it is touched */
 		dma->pages[page] = rte_mem_virt2phy((const void *)(uintptr_t)at);
 		if (dma->pages[page] == RTE_BAD_IOVA)
-			return fc_fail(EFAULT, "page %llu of the ring has no physical address",
-				       (unsigned long long)page);
+			return fc_fail(EFAULT, PAGE_WITHOUT_ADDRESS, .numbers = { page });
 	}
 	return 0;
 }
@@ -130,8 +125,8 @@ static int register_ring(struct fc_dma *dma, const struct fc_ring *ring)
 		return code;
 	if (rte_extmem_register(ring->map.base, dma->bytes, dma->pages,
 				(unsigned int)(dma->pages ? dma->bytes / page : 0), page) < 0)
-		return fc_fail(rte_errno, "DPDK cannot register the memory of the ring: %s",
-			       rte_strerror(rte_errno));
+		return fc_fail(rte_errno, RING_NOT_REGISTERED,
+			       .texts = { rte_strerror(rte_errno) });
 	dma->registered = 1;
 	if (rte_vfio_is_enabled("vfio") <= 0)
 		return 0;
@@ -144,9 +139,9 @@ static int register_ring(struct fc_dma *dma, const struct fc_ring *ring)
 			dma->pages ? dma->pages[at / FC_HUGE_PAGE_BYTES] : va,
 			left < FC_HUGE_PAGE_BYTES ? left : FC_HUGE_PAGE_BYTES);
 	}
-	return code < 0 ? fc_fail(EIO, "the ring cannot be mapped for the copy engine: %s",
-				  rte_strerror(rte_errno))
-			: 0;
+	return code < 0
+		       ? fc_fail(EIO, RING_NOT_MAPPED_FOR_DMA, .texts = { rte_strerror(rte_errno) })
+		       : 0;
 }
 
 int fc_dma_open(const struct fc_dma_request *request, const struct fc_ring *ring,
@@ -156,11 +151,11 @@ int fc_dma_open(const struct fc_dma_request *request, const struct fc_ring *ring
 
 	*out = NULL;
 	if (!request->devices || request->devices > FC_DMA_DEVICES_MAX)
-		return fc_fail(EINVAL, "%u copy engines for one ring: 1 to %u", request->devices,
-			       FC_DMA_DEVICES_MAX);
+		return fc_fail(EINVAL, ENGINES_REFUSED,
+			       .numbers = { request->devices, FC_DMA_DEVICES_MAX });
 	struct fc_dma *dma = calloc(1, sizeof *dma);
 	if (!dma)
-		return fc_fail(ENOMEM, "no memory for %u copy engines", request->devices);
+		return fc_fail(ENOMEM, ENGINES_WITHOUT_MEMORY, .numbers = { request->devices });
 	dma->order = request->order;
 	dma->random = 0x9e3779b97f4a7c15ull; /* any seed but 0 */
 	while (code == 0 && dma->count < request->devices) {

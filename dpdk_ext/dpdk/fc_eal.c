@@ -58,12 +58,11 @@ int fc_eal_start(int argc, char **argv)
 	const cookie_io_functions_t functions = { .write = keep };
 
 	if (tried)
-		return fc_fail(EALREADY, "DPDK was started in this process before; "
-					 "it can be started only once");
+		return fc_fail(EALREADY, DPDK_STARTED_TWICE);
 	tried = true;
 	FILE *log = fopencookie(NULL, "w", functions);
 	if (!log || rte_openlog_stream(log) < 0)
-		return fc_fail(ENOMEM, "no memory for DPDK's log");
+		return fc_fail(ENOMEM, DPDK_LOG_WITHOUT_MEMORY);
 	setvbuf(log, NULL, _IOLBF, 0);
 	rte_log_set_global_level(RTE_LOG_WARNING);
 	/* On failure rte_errno may be 0; only the return value is reliable. */
@@ -72,8 +71,8 @@ int fc_eal_start(int argc, char **argv)
 
 		fflush(log);
 		fc_eal_complaints(why, sizeof why);
-		return fc_fail(rte_errno ? rte_errno : EINVAL, "DPDK did not start: %s",
-			       why[0] ? why : rte_strerror(rte_errno));
+		return fc_fail(rte_errno ? rte_errno : EINVAL, DPDK_NOT_STARTED,
+			       .texts = { why[0] ? why : rte_strerror(rte_errno) });
 	}
 	return 0;
 }

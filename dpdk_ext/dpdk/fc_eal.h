@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* Starts the EAL. Returns 0, or -errno with a message that quotes DPDK. A second call in the same
+/* Starts the EAL. Returns 0, or -errno; the reason quotes DPDK. A second call in the same
  * process returns -EALREADY: DPDK cannot start twice. */
 int fc_eal_start(int argc, char **argv);
 

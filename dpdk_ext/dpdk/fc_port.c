@@ -41,8 +41,9 @@ static int find_port(const char *name, uint16_t *id)
 		return 0;
 	list_ports(ports, sizeof ports);
 	fc_eal_complaints(why, sizeof why);
-	return fc_fail(ENODEV, "there is no port %s (ports: %s)%s%s", name, ports,
-		       why[0] ? "; DPDK said: " : "", why);
+	if (why[0])
+		return fc_fail(ENODEV, PORT_NOT_PROBED, .texts = { name, ports, why });
+	return fc_fail(ENODEV, PORT_MISSING, .texts = { name, ports });
 }
 
 static void configure(const struct fc_port_request *request, const struct rte_eth_dev_info *dev,
@@ -73,19 +74,17 @@ static int setup_queues(const struct fc_port_request *request, uint16_t id,
 	int code = rte_eth_dev_adjust_nb_rx_tx_desc(id, &rx, &tx);
 
 	if (code < 0 && code != -ENOTSUP)
-		return fc_fail(-code, "%s refuses %u descriptors: %s", request->name, rx,
-			       rte_strerror(-code));
+		return fc_fail(-code, PORT_DESCRIPTORS_REFUSED,
+			       .texts = { request->name, rte_strerror(-code) }, .numbers = { rx });
 	/* Nothing is sent, but drivers expect both kinds of queues. */
 	for (uint16_t queue = 0; queue < request->queues; queue++) {
 		code = rte_eth_rx_queue_setup(id, queue, rx, SOCKET_ID_ANY, NULL, pool);
 		if (code == 0)
 			code = rte_eth_tx_queue_setup(id, queue, tx, SOCKET_ID_ANY, NULL);
 		if (code < 0)
-			return fc_fail(-code,
-				       "queue %u of %s cannot be set up with %u descriptors and "
-				       "mbufs of %u bytes: %s",
-				       queue, request->name, rx, request->mbuf_room_bytes,
-				       rte_strerror(-code));
+			return fc_fail(-code, PORT_QUEUE_REFUSED,
+				       .texts = { request->name, rte_strerror(-code) },
+				       .numbers = { queue, rx, request->mbuf_room_bytes });
 	}
 	return 0;
 }
@@ -97,10 +96,8 @@ static int set_promiscuous(const struct fc_port_request *request, struct fc_port
 	out->promiscuous = rte_eth_promiscuous_get(out->id) == 1;
 	if (out->promiscuous || request->promiscuous != FC_PROMISCUOUS_REQUIRED)
 		return 0;
-	return fc_fail(code < 0 ? -code : EIO,
-		       "%s does not go into promiscuous mode, so it would not see mirrored "
-		       "frames: %s",
-		       request->name, rte_strerror(code < 0 ? -code : EIO));
+	return fc_fail(code < 0 ? -code : EIO, PORT_NOT_PROMISCUOUS,
+		       .texts = { request->name, rte_strerror(code < 0 ? -code : EIO) });
 }
 
 static int start(const struct fc_port_request *request, const struct rte_eth_dev_info *dev,
@@ -117,23 +114,24 @@ static int start(const struct fc_port_request *request, const struct rte_eth_dev
 			pool_name, request->mbufs, MBUF_CACHE, 0,
 			(uint16_t)(request->mbuf_room_bytes + RTE_PKTMBUF_HEADROOM), SOCKET_ID_ANY);
 	if (!pool)
-		return fc_fail(rte_errno,
-			       "no memory for %u packet buffers of %u bytes (%llu MiB): %s; "
-			       "reserve more huge pages (scripts/hugepages), or ask for fewer",
-			       request->mbufs, request->mbuf_room_bytes,
-			       (unsigned long long)request->mbufs * request->mbuf_room_bytes >> 20,
-			       rte_strerror(rte_errno));
+		return fc_fail(
+			rte_errno, PORT_BUFFERS_WITHOUT_MEMORY,
+			.texts = { rte_strerror(rte_errno) },
+			.numbers = { request->mbufs, request->mbuf_room_bytes,
+				     (uint64_t)request->mbufs * request->mbuf_room_bytes >> 20 });
 	configure(request, dev, &conf);
 	code = rte_eth_dev_configure(out->id, request->queues, request->queues, &conf);
 	if (code < 0)
-		return fc_fail(-code, "%s cannot be set up with %u queues: %s", request->name,
-			       request->queues, rte_strerror(-code));
+		return fc_fail(-code, PORT_NOT_CONFIGURED,
+			       .texts = { request->name, rte_strerror(-code) },
+			       .numbers = { request->queues });
 	code = setup_queues(request, out->id, pool);
 	if (code < 0)
 		return code;
 	code = rte_eth_dev_start(out->id);
 	if (code < 0)
-		return fc_fail(-code, "%s does not start: %s", request->name, rte_strerror(-code));
+		return fc_fail(-code, PORT_NOT_STARTED,
+			       .texts = { request->name, rte_strerror(-code) });
 	code = set_promiscuous(request, out);
 	if (code < 0)
 		(void)rte_eth_dev_stop(out->id);
@@ -147,21 +145,19 @@ int fc_port_open(const struct fc_port_request *request, struct fc_port *out)
 	memset(out, 0, sizeof *out);
 	if (request->mbuf_room_bytes + RTE_PKTMBUF_HEADROOM > UINT16_MAX || !request->queues ||
 	    request->frame_bytes_max <= RTE_ETHER_HDR_LEN || request->frame_bytes_max > UINT16_MAX)
-		return fc_fail(
-			EINVAL,
-			"%s: %u queues, buffers of %u and frames of %u bytes are not possible",
-			request->name, request->queues, request->mbuf_room_bytes,
-			request->frame_bytes_max);
+		return fc_fail(EINVAL, PORT_REQUEST_REFUSED, .texts = { request->name },
+			       .numbers = { request->queues, request->mbuf_room_bytes,
+					    request->frame_bytes_max });
 	int code = find_port(request->name, &out->id);
 	if (code < 0)
 		return code;
 	code = rte_eth_dev_info_get(out->id, &dev);
 	if (code < 0)
-		return fc_fail(-code, "%s: its device information cannot be read: %s",
-			       request->name, rte_strerror(-code));
+		return fc_fail(-code, PORT_INFO_NOT_READ,
+			       .texts = { request->name, rte_strerror(-code) });
 	if (request->queues > dev.max_rx_queues)
-		return fc_fail(EINVAL, "%s has %u receive queues, %u were asked for", request->name,
-			       dev.max_rx_queues, request->queues);
+		return fc_fail(EINVAL, PORT_QUEUES_TOO_MANY, .texts = { request->name },
+			       .numbers = { dev.max_rx_queues, request->queues });
 	snprintf(out->name, sizeof out->name, "%s", request->name);
 	snprintf(out->driver, sizeof out->driver, "%s", dev.driver_name);
 	out->queues = request->queues;

@@ -25,7 +25,7 @@ struct fc_port {
 	char name[64], driver[32];
 };
 
-/* Configures, starts and checks the port. Returns 0, or -errno with a message. */
+/* Configures, starts and checks the port. Returns 0, or -errno (see fc_error.h). */
 int fc_port_open(const struct fc_port_request *request, struct fc_port *out);
 /* Closes the port. af_packet sets a flag on the kernel's interface that outlives this process; it
  * is cleared unless the caller found it set (leave_promiscuous). */

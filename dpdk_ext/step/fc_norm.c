@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "fc_step_twin.h"
+#include "fc_step_variant.h"
 
 #define LANES 4u
 #define THREADS_MOST 512u

@@ -5,9 +5,9 @@
 
 #include "fc_copy.h"
 #include "fc_digest.h"
-#include "fc_step_twin.h"
+#include "fc_step_variant.h"
 
-static const struct fc_step_twin *chosen = &fc_step_plain;
+static const struct fc_step_variant *chosen = &fc_step_plain;
 
 /* One section of an item on its way into the new copy. */
 struct out {
@@ -232,7 +232,7 @@ int fc_step_choose(const char *name)
 	const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 	const bool vaes = avx2 && __builtin_cpu_supports("vaes");
 	const struct {
-		const struct fc_step_twin *twin;
+		const struct fc_step_variant *variant;
 		bool here;
 	} best_first[] = {
 		{ &fc_step_avx512,
@@ -242,8 +242,8 @@ int fc_step_choose(const char *name)
 	};
 
 	for (size_t i = 0; i < sizeof best_first / sizeof *best_first; i++)
-		if (best_first[i].here && (!name || !strcmp(name, best_first[i].twin->name))) {
-			chosen = best_first[i].twin;
+		if (best_first[i].here && (!name || !strcmp(name, best_first[i].variant->name))) {
+			chosen = best_first[i].variant;
 			return 0;
 		}
 #endif
@@ -253,7 +253,7 @@ int fc_step_choose(const char *name)
 	return 0;
 }
 
-const struct fc_step_twin *fc_step_chosen(void)
+const struct fc_step_variant *fc_step_chosen(void)
 {
 	return chosen;
 }

@@ -113,11 +113,11 @@ int fc_step_root_runs(uint32_t root);
 /* out[i] = the square root of values[i], of a kind of enum fc_step_root that runs here. */
 void fc_step_roots(const float *values, float *out, uint64_t count, uint32_t root);
 
-/* Chooses the twin that runs: "avx512", "vaes", "avx2", "plain"; NULL: the best this CPU has. Returns -1
+/* Chooses the variant that runs: "avx512", "vaes", "avx2", "plain"; NULL: the best this CPU has. Returns -1
  * where the CPU does not have it, and nothing has changed. Not while a step is taken. */
 int fc_step_choose(const char *name);
 
-/* The twin that runs. FLOWCHECK_STEP in the environment chooses a lesser one from the start. */
+/* The variant that runs. FLOWCHECK_STEP in the environment chooses a lesser one from the start. */
 const char *fc_step_name(void);
 
 #endif

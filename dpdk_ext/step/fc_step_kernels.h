@@ -12,9 +12,9 @@
  * them; which one, where two meet, is a compiler's choice. */
 #include <string.h>
 
-#include "fc_step_twin.h"
-/* The twin comes first. */
-#include "fc_step_send.h"
+#include "fc_step_variant.h"
+/* The variant comes first. */
+#include "fc_step_write_out.h"
 
 /* What the next run reads comes while this one is made: beyond an item's end nothing is asked for
  * that faults. */

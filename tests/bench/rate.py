@@ -231,7 +231,7 @@ def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]
                     ring = opened.enter_context(FrameRing.open(run.ring(0)))
                     chain = ring, opened.enter_context(Staging.open(run.staging(0)))
                 continue
-            held = int(chain[1].handle.header.data_held)
+            held = int(chain[1].handle.header.data_in_use)
             came.staged_bytes = max(came.staged_bytes, held)
             counters = chain[0].capture_commit().counters
             came.dropped = sum(int(getattr(counters, name)) for name in DROPS)

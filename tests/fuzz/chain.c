@@ -24,7 +24,7 @@ static void open_files(uint64_t gradient_bytes)
 	const struct fc_staging_sizes sizes = { .messages = 2 * SLOTS,
 						.data_bytes = 256 << 10,
 						.records = 48,
-						.held = 16,
+						.orphans = 16,
 						.sends = 64,
 						.segments = 128 };
 	char paths[4][64];
@@ -64,7 +64,7 @@ static void clear_files(void)
 	flows.header->flows_used = flows.header->flows_made = 0;
 	flows.header->messages_made = 0;
 	memset(staging.plans, 0, (used + 1) * sizeof *staging.plans);
-	memset(staging.homes, 0, h->journal_offset - h->homes_offset);
+	memset(staging.placements, 0, h->journal_offset - h->placements_offset);
 	memset(staging.data, 0, h->data_used);
 	memset(&h->sends_used, 0, sizeof *h - offsetof(struct fc_staging_header, sends_used));
 	fc_shard_clear(&shard);

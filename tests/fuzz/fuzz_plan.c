@@ -50,7 +50,7 @@ static void install(struct input *in, uint32_t flow)
 			.protocol = (uint8_t)take(in),
 			.kind = (uint8_t)take(in),
 			.skip_lines = (uint8_t)take(in),
-			.held = (uint8_t)take(in),
+			.module_buffer = (uint8_t)take(in),
 		};
 	for (uint64_t i = 0; i < segments_count; i++)
 		segments[i] = (struct fc_segment){ (uint32_t)take(in) * 4, (uint32_t)take(in) * 4,

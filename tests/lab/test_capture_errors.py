@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from scapy.utils import RawPcapWriter
 from support.eal import Setup, capture, why_not
+from support.refused_as import says
 from support.rings import counted, frames_in
 
+from flowcheck.findings.catalog import dpdk_failures as dpdk
+from flowcheck.findings.catalog.capture_file_problems import IS_MISSING, IS_TORN
+from flowcheck.findings.catalog.capture_file_reasons import TORN_IN_BLOCK
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.plane.frame_sources.dpdk_eal import parse_device
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
@@ -18,41 +25,48 @@ pytestmark = [
 ]
 
 
-def sentence_of(shm: Path, device: str, **more: object) -> str:
+def refusal_of(shm: Path, device: str, **more: object) -> Finding:
     (shm / "ring").unlink(missing_ok=True)
     with FrameRing.create(shm / "ring", slots=64, live_source=True) as ring:
         found = capture(Setup(device, [str(ring.path)], **more))  # type: ignore[arg-type]
-    sentence = found.get("error") or "; ".join(found["failures"])
-    assert sentence, found
+    sentence = found["error"]
     assert "\n" not in sentence and len(sentence) < 700
-    return str(sentence)
+    return msgspec.convert(found["finding"], Finding)
+
+
+NO_PORT = (dpdk.PORT_MISSING, dpdk.PORT_NOT_PROBED)
+NO_ENGINE = (dpdk.ENGINE_MISSING, dpdk.ENGINE_NOT_PROBED)
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("device", "wanted", "arguments"),
     [
-        ("net_af_packet0,iface=nosuch0", ("net_af_packet0", "ports: none", "nosuch0")),
-        ("net_nosuch0", ("net_nosuch0",)),
-        ("0000:ff:1f.7", ("0000:ff:1f.7",)),
-        ("net_pcap0,rx_pcap=/nowhere/x.pcap", ("/nowhere/x.pcap", "No such file")),
-        ("net_pcap0", ("net_pcap0", "ports: none")),
+        ("net_af_packet0,iface=nosuch0", NO_PORT, {"name": "net_af_packet0", "ports": "none"}),
+        ("net_nosuch0", (*NO_PORT, dpdk.DPDK_NOT_STARTED), {}),
+        ("0000:ff:1f.7", (*NO_PORT, dpdk.DPDK_NOT_STARTED), {}),
+        ("net_pcap0,rx_pcap=/nowhere/x.pcap", (IS_MISSING,), {"path": "/nowhere/x.pcap"}),
+        ("net_pcap0", NO_PORT, {"name": "net_pcap0", "ports": "none"}),
     ],
 )
-def test_a_missing_device_is_named(shm: Path, device: str, words: tuple[str, ...]) -> None:
-    sentence = sentence_of(shm, device)
-    assert all(word in sentence for word in words), sentence
+def test_a_missing_device_is_named(
+    shm: Path, device: str, wanted: tuple[Entry, ...], arguments: dict[str, str]
+) -> None:
+    found = refusal_of(shm, device)
+    assert says(found, *wanted, **arguments), found
+    assert re.split("[,=]", device)[-1] in str(found)
 
 
 def test_a_missing_engine_is_named(shm: Path) -> None:
-    assert "dma_nosuch0" in sentence_of(shm, "net_null0", engines=["dma_nosuch0"])
-    sentence = sentence_of(shm, "net_null0", engines=["dma_skeleton0", "0000:ff:1f.7-q3"])
-    assert "no copy engine 0000:ff:1f.7-q3 (engines: dma_skeleton0)" in sentence
+    found = refusal_of(shm, "net_null0", engines=["dma_nosuch0"])
+    assert says(found, *NO_ENGINE, dpdk.DPDK_NOT_STARTED) and "dma_nosuch0" in str(found)
+    found = refusal_of(shm, "net_null0", engines=["dma_skeleton0", "0000:ff:1f.7-q3"])
+    assert says(found, *NO_ENGINE, name="0000:ff:1f.7-q3", engines="dma_skeleton0"), found
 
 
 def test_missing_huge_pages_are_named_when_they_are_insisted_on(shm: Path) -> None:
     # Appended to our own arguments: more memory than any machine has.
-    sentence = sentence_of(shm, "net_null0", extra=["-m", "99999999"])
-    assert "DPDK did not start" in sentence or "memory" in sentence
+    found = refusal_of(shm, "net_null0", extra=["-m", "99999999"])
+    assert says(found, dpdk.DPDK_NOT_STARTED, dpdk.PORT_BUFFERS_WITHOUT_MEMORY), found
 
 
 def test_more_queues_than_a_port_has_are_refused(shm: Path) -> None:
@@ -62,14 +76,15 @@ def test_more_queues_than_a_port_has_are_refused(shm: Path) -> None:
             writer.write_header(None)
             writer.write_packet(bytes(60))
         found = capture(Setup(f"net_pcap0,rx_pcap={path}", [str(a.path), str(b.path)]))
-    assert "1 receive queues, 2 were asked for" in found["error"]
+    finding = msgspec.convert(found["finding"], Finding)
+    assert says(finding, dpdk.PORT_QUEUES_TOO_MANY, name="net_pcap0", queues=1, wanted=2)
 
 
 def test_a_torn_file_is_told_by_the_byte_before_dpdk_starts(captures: Path, shm: Path) -> None:
     torn = shm / "torn.pcapng"
     torn.write_bytes((captures / "allreduce_addstep.pcapng").read_bytes()[:100_001])
-    sentence = sentence_of(shm, f"net_pcap0,rx_pcap={torn}")
-    assert "torn at byte" in sentence
+    found = refusal_of(shm, f"net_pcap0,rx_pcap={torn}")
+    assert says(found, IS_TORN, path=str(torn), bytes=100_001, what=TORN_IN_BLOCK), found
 
 
 def test_a_file_that_gives_less_than_it_has_is_told(tmp_path: Path, shm: Path) -> None:

@@ -101,8 +101,8 @@ def test_bytes_lie_where_the_plan_says_and_gaps_are_exact(
         assert counters["conflict_bytes"] == counters["orphan_dropped_packets"] == 0
         assert counters["flag_mismatch_lines"] == counters["deviating_messages"] == 0
         assert run.staging.orphan_count == 0
-        assert run.staging.handle.header.records_held == 0
-        assert run.staging.handle.header.data_held == 0
+        assert run.staging.handle.header.records_in_use == 0
+        assert run.staging.handle.header.data_in_use == 0
         assert run.shard.finish(0) == covered.all()
 
 

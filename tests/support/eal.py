@@ -73,7 +73,7 @@ class Running:
         return sum(int(text.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for text in told)
 
     def finish(self) -> dict[str, Any]:
-        """Asks it to stop, and returns what it found; {"error": sentence} where it failed."""
+        """Asks it to stop, and returns what it found; where it failed {"error", "finding"}."""
         if self.first_line != "ready":
             self._process.communicate(timeout=LIMIT_S)
             found: dict[str, Any] = json.loads(self.first_line)
@@ -112,6 +112,8 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
 
 
 def _main(setup: Setup) -> None:
+    import msgspec
+
     from flowcheck.errors import FlowCheckError
     from flowcheck.plane.frame_sources import dpdk_eal
     from flowcheck.plane.frame_sources.dpdk_receive_loop import (
@@ -126,6 +128,11 @@ def _main(setup: Setup) -> None:
 
     before = sorted(os.sched_getaffinity(0))
     failures: list[str] = []
+
+    def plain(error: FlowCheckError) -> dict[str, Any]:
+        told: dict[str, Any] = msgspec.to_builtins(error.finding)
+        return told
+
     try:
         device = dpdk_eal.parse_device(setup.device)
         engines = [dpdk_eal.parse_device(name) for name in setup.engines]
@@ -149,7 +156,7 @@ def _main(setup: Setup) -> None:
         ]  # fmt: skip
         missed = KernelDrops(device.interface, rings) if device.interface else None
     except FlowCheckError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        print(json.dumps({"error": str(error), "finding": plain(error)}), flush=True)
         return
 
     def receive(one: ReceiveLoop) -> None:

@@ -107,7 +107,7 @@ class Scene:
         for n in range(GENERATIONS):
             g = self.shard.handle.header.generations[n]
             found[f"generation {n}"] = (int(g.state), int(g.step), int(g.covered_units))
-            found[f"conflicts {n}"] = (int(g.conflict_bytes), int(g.held_conflict_bytes))
+            found[f"conflicts {n}"] = (int(g.conflict_bytes), int(g.module_buffer_conflict_bytes))
             gradient = self.shard.gradient(n).copy()
             for start, stop in self.shard.missing(n):
                 gradient[start:stop] = 0
@@ -120,7 +120,7 @@ class Scene:
                 found[f"{name}counters {n}"] = {
                     word: said[word] for word in said if word not in self.counted_again
                 }
-            found[f"room {n}"] = (int(h.records_held), int(h.data_held), int(h.held_used))
+            found[f"room {n}"] = (int(h.records_in_use), int(h.data_in_use), int(h.orphans_used))
             found[f"completions {n}"] = int(h.completions)
             found[f"held {n}"] = sorted(
                 (flow, psn, data.tobytes()) for flow, psn, data in staging.orphan_packets()
@@ -152,8 +152,8 @@ def check_rooms(staging: Staging) -> None:
     h, records = staging.handle.header, staging.records()
     held = records[records["state"] == 1]
     blocks = [(int(r["block_at"]), int(r["block_bytes"])) for r in held]
-    assert int(h.records_held) == len(held)
-    assert int(h.data_held) == sum(size for _, size in blocks)
+    assert int(h.records_in_use) == len(held)
+    assert int(h.data_in_use) == sum(size for _, size in blocks)
     end = 0
     for at, size in sorted(blocks):
         assert at >= end, f"a block at {at} where one ended at {end}"
@@ -164,7 +164,7 @@ def check_rooms(staging: Staging) -> None:
         free, next_free = free + 1, int(records["next"][next_free - 1])
         assert free <= len(records), "a free list without an end"
     assert free + len(held) == len(records), "a record is lost"
-    assert int(h.held_used) == len(list(staging.orphan_packets()))
+    assert int(h.orphans_used) == len(list(staging.orphan_packets()))
 
 
 @contextmanager
@@ -438,7 +438,7 @@ def _over_rings() -> None:
             while sum(x.extract(64) for x in extractors):
                 pass
             with tempfile.TemporaryDirectory() as folder:
-                CrossRingReassembly(Path(folder) / "numbers").adopt(extractors)
+                CrossRingReassembly(Path(folder) / "numbers").deliver_orphans(extractors)
             place_staged(extractors, {})
             own.take_whole_steps(generations)
 

@@ -137,7 +137,7 @@ class Mark:
     """`struct fc_mark`, copied."""
 
     message: int
-    rival: int
+    alternative: int
     psn: int
     flow: int
     offset_bytes: int
@@ -146,7 +146,7 @@ class Mark:
     verdict: int
     opcode: int
     again: int
-    alike: int
+    same_headers: int
 
     @property
     def said(self) -> str:

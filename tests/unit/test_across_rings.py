@@ -106,7 +106,7 @@ def test_made_up_job_dealt_over_two_rings_gives_every_gradient(
     assert chain.heard.of(StepLost) == []
 
 
-def test_packets_held_by_one_ring_are_adopted_by_the_one_that_knows_their_message(
+def test_packets_held_by_one_ring_are_delivered_by_the_one_that_knows_their_message(
     play: Callable[..., Chain], captures: Path, truth: Path
 ) -> None:
     chain = play(captures / CAPTURE, alternating)

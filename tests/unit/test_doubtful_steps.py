@@ -143,14 +143,14 @@ def test_what_lies_behind_a_gradient_is_not_used_where_a_copy_differs_meanwhile(
     with GradientShard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
         shard.begin(0, 1)
         own = shard.handle.header.generations[0]
-        own.held_units = 10
+        own.module_buffer_units = 10
         found = shard.module_buffers(0)
         assert found is not None and found.nbytes == 40
 
         def then(*_: Any) -> bool:
-            own.held_conflict_bytes = 4
+            own.module_buffer_conflict_bytes = 4
             return True
 
         at_the_first(monkeypatch, np, "frombuffer", then)
         assert shard.module_buffers(0) is None
-        assert not lib.fc_shard_held(shard.handle, 0)
+        assert not lib.fc_shard_has_module_buffers(shard.handle, 0)

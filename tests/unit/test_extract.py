@@ -159,7 +159,7 @@ def test_message_before_the_plan_and_ignored_flows_cost_nothing(shm: Path) -> No
         assert run.extractor.assign_staged() == 1
         run.run(packets_of([whole(3)], qp=8)[1:])
         assert run.counters()["ignored_packets"] >= 15
-        assert run.staging.handle.header.records_held == 0
+        assert run.staging.handle.header.records_in_use == 0
 
 
 def test_file_source_waits_for_room_and_a_live_one_drops_and_counts(shm: Path) -> None:
@@ -190,7 +190,7 @@ def test_released_room_is_used_again(shm: Path) -> None:
             run.extractor.ignore(run.extractor.keys().index(run.extractor.keys()[-1]))
             assert run.extractor.assign_staged() == 1
         assert run.counters()["staging_full_packets"] == 0
-        assert run.staging.handle.header.data_held == 0
+        assert run.staging.handle.header.data_in_use == 0
 
 
 def test_packets_before_their_message_wait_for_it(shm: Path) -> None:

@@ -37,7 +37,7 @@ def outcome(run: Bench) -> tuple[bytes, int, dict[str, int], int]:
         run.shard.gradient(0).tobytes(),
         run.shard.covered_bytes(0),
         run.counters(),
-        int(run.staging.handle.header.data_held),
+        int(run.staging.handle.header.data_in_use),
     )
 
 

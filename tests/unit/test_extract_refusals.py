@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,15 @@ from support.extraction import (
     packets_of,
     plan_of,
 )
-from support.refused_as import refused_as
+from support.refused_as import Like, like, refused_as
 
 from flowcheck.errors import RingError
-from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.extraction_refusals import (
+    PLAN_SEGMENT_MISPLACED,
+    PLAN_SEGMENTS_TOO_LONG,
+    STAGING_OF_ANOTHER_TABLE,
+)
+from flowcheck.findings.catalog.shared_file_reasons import NOT_A_STAGING_FILE
 from flowcheck.findings.catalog.shared_memory_files import DAMAGED
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -42,16 +46,21 @@ def learn_flow(run: Bench, packet: Packet) -> None:
 
 
 @pytest.mark.parametrize(
-    "segments",
-    [((0, SIZE, 4),), ((0, 8, 0), (4, 8, 16)), ((0, 6, 0),), ((4, SIZE, 0),)],
+    ("segments", "wanted"),
+    [
+        (((0, SIZE, 4),), like(PLAN_SEGMENT_MISPLACED, segment=0)),
+        (((0, 8, 0), (4, 8, 16)), like(PLAN_SEGMENT_MISPLACED, segment=1)),
+        (((0, 6, 0),), like(PLAN_SEGMENT_MISPLACED, segment=0)),
+        (((4, SIZE, 0),), like(PLAN_SEGMENTS_TOO_LONG, end=SIZE + 4, bytes=SIZE)),
+    ],
     ids=["beyond the gradient", "out of order", "between elements", "beyond the message"],
 )
 def test_plans_that_contradict_the_shard_are_refused(
-    shm: Path, segments: tuple[tuple[int, int, int], ...]
+    shm: Path, segments: tuple[tuple[int, int, int], ...], wanted: Like
 ) -> None:
     with bench(shm) as run:
         learn_flow(run, packets_of([whole(1)])[0])
-        with pytest.raises(RingError):
+        with refused_as(wanted, kind=RingError):
             run.extractor.install_plan(plan_of([Send(data(1), SIMPLE, SendKind.FINAL, segments)]))
         assert run.staging.plans()["state"][0] != PLAN_ACTIVE
 
@@ -65,11 +74,11 @@ def test_files_that_do_not_belong_together_are_refused(shm: Path) -> None:
     with bench(shm) as run:
         with (
             Staging.create(shm / "other", messages=64, data_bytes=1 << 16) as other,
-            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("message records")),
+            refused_as(STAGING_OF_ANOTHER_TABLE, kind=RingError, staging_messages=64),
         ):
             Extractor(run.ring, run.flows, other)
         (shm / "foreign").write_bytes(b"x" * 8192)
-        with refused_as(DAMAGED, kind=RingError, error=re.compile("not a FlowCheck staging file")):
+        with refused_as(DAMAGED, kind=RingError, error=like(NOT_A_STAGING_FILE)):
             Staging.open(shm / "foreign")
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from support.refused_as import refused_as
+from support.refused_as import like, refused_as
 from support.transport import ACK, MIDDLE, ONLY, Packet, parsing, write
 from support.writes import frames, payload
 
 from flowcheck._core import lib
 from flowcheck.errors import RingError
+from flowcheck.findings.catalog.shared_file_reasons import (
+    FLOW_TABLE_RECORDS_REFUSED,
+    NOT_A_FLOW_TABLE,
+    OTHER_LAYOUT_VERSION,
+    SIZES_CONTRADICT,
+)
 from flowcheck.findings.catalog.shared_memory_files import DAMAGED, OTHER_LAYOUT, SIZES_REFUSED
 from flowcheck.plane.shared_memory.flow_table import NO_FLOW, FlowTable
 
@@ -89,21 +94,25 @@ def test_records_pushed_out_of_the_pool_make_late_packets_stale(shm: Path) -> No
 
 def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
     path = shm / "table"
-    with refused_as(SIZES_REFUSED, kind=RingError, error=re.compile("power of two")):
+    with refused_as(
+        SIZES_REFUSED, kind=RingError, error=like(FLOW_TABLE_RECORDS_REFUSED, messages=100)
+    ):
         FlowTable.create(path, messages=100)
     path.write_bytes(bytes(1 << 16))
-    with refused_as(DAMAGED, kind=RingError, error=re.compile("not a FlowCheck flow table")):
+    with refused_as(DAMAGED, kind=RingError, error=like(NOT_A_FLOW_TABLE, path=str(path))):
         FlowTable.open(path)
     path.unlink()
     FlowTable.create(path, messages=64).close()
     raw = bytearray(path.read_bytes())
     version, raw[8] = raw[8], 9
     path.write_bytes(raw)
-    with refused_as(OTHER_LAYOUT, kind=RingError, error=re.compile("layout version 9")):
+    with refused_as(
+        OTHER_LAYOUT, kind=RingError, error=like(OTHER_LAYOUT_VERSION, version=9, own=version)
+    ):
         FlowTable.open(path)
     raw[8] = version
     path.write_bytes(raw[:-4096])
-    with refused_as(DAMAGED, kind=RingError, error=re.compile("contradict")):
+    with refused_as(DAMAGED, kind=RingError, error=like(SIZES_CONTRADICT, bytes=len(raw) - 4096)):
         FlowTable.open(path)
 
 

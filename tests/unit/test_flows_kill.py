@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,11 @@ from support.refused_as import refused_as
 from support.transport import ACK, Packet, Run, parsing, send, write
 
 from flowcheck._core import ffi, lib
-from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.extraction_refusals import (
+    FLOW_TABLE_JOURNAL_TORN,
+    FLOW_TABLE_READ_ONLY,
+    FLOW_TABLE_TOO_SMALL,
+)
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -143,12 +146,12 @@ def test_a_read_only_table_and_a_pool_too_small_for_the_ring_are_refused(shm: Pa
     with parsing(shm) as run:
         with (
             FlowTable.open(run.table.path) as reading,
-            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("read only")),
+            refused_as(FLOW_TABLE_READ_ONLY, kind=RingError),
         ):
             Parser(run.ring, reading)
         with (
             FlowTable.create(shm / "small", messages=256) as small,
-            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("twice as many")),
+            refused_as(FLOW_TABLE_TOO_SMALL, kind=RingError, messages=256, slots=run.ring.slots),
         ):
             Parser(run.ring, small)
 
@@ -162,7 +165,7 @@ def test_a_torn_journal_is_refused_and_not_obeyed(shm: Path) -> None:
             tail = ffi.new("uint64_t[3]", [0, *entry])
             ffi.buffer(run.table.handle.undo, 24)[:] = ffi.buffer(tail)[:]
             header.undo_used_bytes = used
-            with refused_as(CORE_REFUSED, kind=RingError, error=re.compile("torn")):
+            with refused_as(FLOW_TABLE_JOURNAL_TORN, kind=RingError):
                 Parser(run.ring, run.table)
         header.undo_used_bytes = 0
 

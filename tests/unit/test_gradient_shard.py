@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from pathlib import Path
 
@@ -12,7 +11,15 @@ from support.refused_as import Wanted, like, refused_as
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
+from flowcheck.findings.catalog.shared_file_reasons import (
+    NOT_A_SHARD,
+    OTHER_LAYOUT_VERSION,
+    SHARD_ELEMENT_REFUSED,
+    SHARD_GRADIENT_REFUSED,
+    SIZES_CONTRADICT,
+)
 from flowcheck.findings.catalog.shared_memory_files import DAMAGED, OTHER_LAYOUT
+from flowcheck.findings.finding import Entry
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 
 
@@ -82,19 +89,19 @@ def test_impossible_sizes_are_refused(shm: Path, gradient_bytes: int, unit_bytes
         GradientShard.create(shm / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes)
 
 
-def damaged(error: str) -> Wanted:
-    """error: what C says of it."""
-    return like(DAMAGED, error=re.compile(error))
+def damaged(entry: Entry) -> Wanted:
+    """entry: what C says of it."""
+    return like(DAMAGED, error=like(entry))
 
 
 @pytest.mark.parametrize(
     ("field", "wanted"),
     [
-        ("magic", damaged("not a FlowCheck shard")),
-        ("layout_version", OTHER_LAYOUT),
-        ("unit_bytes", damaged("elements of|contradict|not possible")),
-        ("gradient_bytes", damaged("contradict|not possible")),
-        ("data_offset", damaged("contradict")),
+        ("magic", damaged(NOT_A_SHARD)),
+        ("layout_version", like(OTHER_LAYOUT, error=like(OTHER_LAYOUT_VERSION))),
+        ("unit_bytes", damaged(SHARD_ELEMENT_REFUSED)),
+        ("gradient_bytes", damaged(SHARD_GRADIENT_REFUSED)),
+        ("data_offset", damaged(SIZES_CONTRADICT)),
     ],
 )
 def test_foreign_or_damaged_file_is_refused_with_a_sentence(

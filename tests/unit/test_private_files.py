@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.persisting import replica_in, take
-from support.refused_as import refused_as
+from support.refused_as import like, refused_as
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import ConfigError, RingError
-from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog import shared_file_reasons as reasons
 from flowcheck.findings.catalog.untrusted_names import OTHER_OWNER, WRITABLE_BY_OTHERS
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.private_files import make_folder, open_private
@@ -99,9 +98,14 @@ def test_a_ring_that_others_may_write_to_is_not_opened(tmp_path: Path, what: str
             os.chown(folder, NOBODY, NOBODY)
         case _:
             folder.chmod(0o777)
-    with refused_as(
-        CORE_REFUSED, kind=RingError, error=re.compile("belongs to|written to by others|is a link")
-    ):
+    wanted = {
+        "owner": like(reasons.FILE_OF_ANOTHER_USER, path=str(path), owner_uid=NOBODY),
+        "mode": like(reasons.FILE_WRITABLE_BY_OTHERS, path=str(path), mode=0o666),
+        "link": like(reasons.FILE_IS_LINK, path=str(path)),
+        "folder": like(reasons.FOLDER_OF_ANOTHER_USER, path=str(folder), owner_uid=NOBODY),
+        "folder mode": like(reasons.FOLDER_WRITABLE_BY_OTHERS, path=str(folder), mode=0o777),
+    }
+    with refused_as(wanted[what], kind=RingError):
         FrameRing.open(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import struct
 import subprocess
 from pathlib import Path
@@ -14,7 +13,18 @@ from support.refused_as import Like, like, refused_as
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
-from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.shared_file_reasons import (
+    FILE_EMPTY,
+    FILE_NOT_CREATED,
+    FILE_NOT_OPENED,
+    MEMORY_NOT_RESERVED,
+    NOT_A_RING,
+    OTHER_LAYOUT_VERSION,
+    RING_READER_MISSING,
+    RING_SLOT_BYTES_REFUSED,
+    RING_SLOTS_REFUSED,
+    SIZES_CONTRADICT,
+)
 from flowcheck.findings.catalog.shared_memory_files import (
     DAMAGED,
     NO_MEMORY_LEFT,
@@ -23,6 +33,7 @@ from flowcheck.findings.catalog.shared_memory_files import (
     SIZES_REFUSED,
     THERE_ALREADY,
 )
+from flowcheck.findings.finding import Entry
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 PAGE_BYTES = 2 * 1024 * 1024
@@ -108,25 +119,25 @@ def test_counters_of_an_unpublished_commit_are_not_believed(shm: Path) -> None:
         assert ring.counters()["capture"]["rx_frames"] == 1
 
 
-def damaged(error: str) -> Like:
-    """error: what C says of it."""
-    return like(DAMAGED, error=re.compile(error))
+def damaged(entry: Entry, **arguments: object) -> Like:
+    """entry: what C says of it."""
+    return like(DAMAGED, error=like(entry, **arguments))
 
 
 @pytest.mark.parametrize(
     ("offset", "value", "wanted"),
     [
-        (0, b"NOTARING", damaged("not a FlowCheck ring")),
+        (0, b"NOTARING", damaged(NOT_A_RING)),
         (
             8,
             struct.pack("<I", 99),
-            like(OTHER_LAYOUT, error=re.compile("layout version 99")),
+            like(OTHER_LAYOUT, error=like(OTHER_LAYOUT_VERSION, version=99)),
         ),
-        (12, struct.pack("<I", 100), damaged("multiple of 64")),
-        (16, struct.pack("<Q", 6), damaged("power of two")),
-        (16, struct.pack("<Q", 1 << 20), damaged("contradict")),
-        (24, struct.pack("<Q", 1), damaged("contradict")),
-        (32, struct.pack("<Q", 4096), damaged("contradict")),
+        (12, struct.pack("<I", 100), damaged(RING_SLOT_BYTES_REFUSED, slot_bytes=100)),
+        (16, struct.pack("<Q", 6), damaged(RING_SLOTS_REFUSED, slots=6)),
+        (16, struct.pack("<Q", 1 << 20), damaged(SIZES_CONTRADICT)),
+        (24, struct.pack("<Q", 1), damaged(SIZES_CONTRADICT)),
+        (32, struct.pack("<Q", 4096), damaged(SIZES_CONTRADICT)),
     ],
 )
 def test_a_foreign_or_torn_ring_is_refused_in_a_sentence(
@@ -141,26 +152,22 @@ def test_a_foreign_or_torn_ring_is_refused_in_a_sentence(
 
 
 def test_missing_empty_and_existing_files_are_told_apart(shm: Path) -> None:
-    with refused_as(NOT_THERE, kind=RingError, error=re.compile("No such file")):
+    with refused_as(NOT_THERE, kind=RingError, error=like(FILE_NOT_OPENED, errno="ENOENT")):
         FrameRing.open(shm / "missing")
     (shm / "empty").touch()
-    with refused_as(DAMAGED, kind=RingError, error=re.compile("is empty")):
+    with refused_as(DAMAGED, kind=RingError, error=like(FILE_EMPTY)):
         FrameRing.open(shm / "empty")
-    with refused_as(THERE_ALREADY, kind=RingError, error=re.compile("exists")):
+    with refused_as(THERE_ALREADY, kind=RingError, error=like(FILE_NOT_CREATED, errno="EEXIST")):
         FrameRing.create(shm / "empty", slots=8)
-    with refused_as(SIZES_REFUSED, kind=RingError, error=re.compile("power of two")):
+    with refused_as(SIZES_REFUSED, kind=RingError, error=like(RING_SLOTS_REFUSED, slots=12)):
         FrameRing.create(shm / "odd", slots=12)
 
 
 def test_a_ring_larger_than_its_file_system_fails_at_creation_not_later(shm: Path) -> None:
     room = os.statvfs(shm)
     slots = 1 << ((room.f_bavail * room.f_frsize) // 65536).bit_length() + 1
-    with refused_as(
-        NO_MEMORY_LEFT,
-        SIZES_REFUSED,
-        kind=RingError,
-        error=re.compile("cannot reserve|power of two"),
-    ):
+    wanted = like(NO_MEMORY_LEFT, error=like(MEMORY_NOT_RESERVED))
+    with refused_as(wanted, like(SIZES_REFUSED, error=like(RING_SLOTS_REFUSED)), kind=RingError):
         FrameRing.create(shm / "huge", slots=slots, slot_bytes=65536)
     assert not (shm / "huge").exists()
 
@@ -216,5 +223,5 @@ def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
 @pytest.mark.parametrize("reader", [2, 64])
 def test_a_reader_that_a_ring_has_not_is_refused(shm: Path, reader: int) -> None:
     FrameRing.create(shm / "r", slots=2, readers=2).close()
-    with refused_as(CORE_REFUSED, kind=RingError, error=f"reader {reader} of a ring that has 2"):
+    with refused_as(RING_READER_MISSING, kind=RingError, reader=reader, readers=2, subject="r"):
         FrameRing.open(shm / "r", reader=reader)

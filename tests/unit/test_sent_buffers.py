@@ -65,10 +65,10 @@ def test_what_lies_behind_a_gradient_keeps_no_step_from_being_whole(tmp_path: Pa
         of.covered_units = 100
         assert shard.missing(0) == () and shard.module_buffers(0) is None
         assert shard.finish(0) and shard.generation_state(0) == GenerationState.COMPLETE
-        of.held_units = 10
+        of.module_buffer_units = 10
         held = shard.module_buffers(0)
         assert held is not None and held.nbytes == 40
-        of.held_conflict_bytes = 4
+        of.module_buffer_conflict_bytes = 4
         assert (
             shard.module_buffers(0) is None
             and shard.generation_state(0) == GenerationState.COMPLETE

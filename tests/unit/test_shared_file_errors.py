@@ -11,6 +11,7 @@ import pytest
 
 from flowcheck.errors import RingError
 from flowcheck.findings.catalog import shared_memory_files as files
+from flowcheck.findings.catalog.shared_file_reasons import OTHER_LAYOUT_VERSION
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.plane.shared_memory import shared_file_errors
 from flowcheck.plane.shared_memory.flow_table import FlowTable
@@ -83,4 +84,6 @@ def test_a_ring_of_another_release_is_told_from_one_that_is_damaged(shm: Path) -
     content[8] += 1  # the layout version behind the magic (fc_ring.h)
     (shm / "ring").write_bytes(content)
     found = refused(lambda: FrameRing.open(shm / "ring"))
-    assert found.of(files.OTHER_LAYOUT) and "layout version" in str(found)
+    error = found.arguments["error"]
+    assert found.of(files.OTHER_LAYOUT)
+    assert isinstance(error, Finding) and error.of(OTHER_LAYOUT_VERSION)

@@ -143,7 +143,7 @@ def test_what_was_given_back_is_one_piece_again(turn: int, shm: Path) -> None:
         assert len(held) == 900
         Random(1).shuffle(held)
         release(run, held)
-        assert run.staging.handle.header.data_held == 0
+        assert run.staging.handle.header.data_in_use == 0
         large = packets_of([final(100_000, 5)], qp=2, immediate=False)
         take(run, [p.frame for p in large])
         assert [m.wire_bytes for m in snapshot_of(run.extractor).messages() if m.complete] == [

@@ -25,5 +25,11 @@ WRONG_PARAMETER = Entry(
     "usage.wrong_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
 )
 USAGE_REFUSED = Entry("usage.refused", "{text}", also=("command",), remedy=SEE_HELP)
-CORE_REFUSED = Entry("error.core_refused", "{what}: {error}", also=("errno",))
-"""error: C's sentence; errno: its name."""
+CORE_REFUSED = Entry(
+    "error.core_refused",
+    "{subject}: {reason}",
+    also=("errno",),
+    cause="The kernel or the C core refused, and gave no more than an error number.",
+    remedy="Read the log of the stage in the run directory; report it with the logs.",
+)
+"""Where C stored no row of its table (dpdk_ext/core/fc_error_table.h); errno: its name."""

@@ -29,13 +29,6 @@ NO_PACKET_SOCKETS = Entry(
     cause="FlowCheck does not run as root.",
     remedy="Start it as root, or by the unit `flowcheck@.service`.",
 )
-DPDK_CALL_FAILED = Entry(
-    "capture_port.dpdk_call_failed",
-    "{what}: {error}",
-    cause="DPDK or the card's driver refused.",
-    remedy="Read the lines of DPDK (EAL) before it; `flowcheck doctor` checks driver, huge pages "
-    "and rights.",
-)
 DPDK_NOT_BUILT = Entry(
     "capture_port.dpdk_not_built",
     "captures through DPDK are not possible here ({error}): install libdpdk-dev and build again, "

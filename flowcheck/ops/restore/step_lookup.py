@@ -326,7 +326,7 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
             heads, tails = heads + ring.head, tails + ring.tail
         if run.staging(number).exists():
             with Staging.open(run.staging(number)) as staging:
-                staged += int(staging.handle.header.records_held)
+                staged += int(staging.handle.header.records_in_use)
     whole = False
     if (progress := source_progress(run)) is not None:
         whole, applied = progress.next_is_complete, progress.applied_iteration

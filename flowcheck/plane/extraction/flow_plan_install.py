@@ -17,7 +17,7 @@ PLAN_ACTIVE = int(lib.FC_PLAN_ACTIVE)
 PLAN_SUSPENDED = int(lib.FC_PLAN_SUSPENDED)
 
 NO_FRONTIER = 2**64 - 1
-"""FC_NO_FRONTIER: messages get homes in any order."""
+"""FC_NO_FRONTIER: messages are placed in any order."""
 ONE_STEP = 2**64 - 1
 """Of struct fc_flow_plan's second_at."""
 FLAG_UNKNOWN = (1 << 64) - 1

@@ -22,20 +22,20 @@ def shared_orphans(extractor: Extractor) -> Iterator[tuple[int, FlowKey, int, ND
         yield index, keys[flow], psn + extractor.psn_shift(flow), payload
 
 
-def adopt_orphan(
+def deliver_orphan(
     extractor: Extractor, flow: int, psn: int, payload: NDArray[np.uint8], *, differs: bool
 ) -> bool:
-    """Takes a packet another ring holds; False where its message is not known here either.
+    """Delivers a packet that another ring keeps; False where its message is not known here either.
 
     differs: a second copy that came to the other ring was not the same.
     """
     data = ffi.from_buffer("uint8_t[]", payload)
-    return bool(lib.fc_adopt_packet(extractor.handle, flow, psn, data, len(payload), differs))
+    return bool(lib.fc_deliver_from_ring(extractor.handle, flow, psn, data, len(payload), differs))
 
 
 def forget_orphan(extractor: Extractor, index: int) -> None:
-    """Another ring adopted the packet."""
-    lib.fc_adopted(extractor.handle, index)
+    """Another ring delivered the packet."""
+    lib.fc_orphan_delivered(extractor.handle, index)
 
 
 def number_at(extractor: Extractor, flow: int, psn: int, closing: bool) -> int:

@@ -22,7 +22,7 @@ class Parser(Closeable):
         self.ring, self.flows = ring, flows
         slot = ffi.new("struct fc_parser **")
         code = lib.fc_parser_open(ring.handle, flows.handle, icrc_every, slot)
-        check(code, f"open parser of {ring.path.name}", RingError)
+        check(code, ring.path.name, RingError)
         self.handle: Any = slot[0]
 
     def parse(self, limit: int) -> int:

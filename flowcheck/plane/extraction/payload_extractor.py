@@ -74,8 +74,16 @@ class Extractor(Closeable):
             block,
             slot,
         )
-        check(code, f"open extractor of {ring.path.name}", RingError)
+        check(code, ring.path.name, RingError)
         self.handle: Any = slot[0]
+
+    @property
+    def _subject(self) -> str:
+        """What an error of the core is about."""
+        return self.ring.path.name
+
+    def _subject_of(self, flow: FlowKey) -> str:
+        return f"{self._subject}, {flow.source} to {flow.destination}, QP {flow.dest_qp}"
 
     def extract(self, limit: int) -> int:
         """Extracts up to `limit` slots; returns how many were released."""
@@ -100,7 +108,7 @@ class Extractor(Closeable):
 
     def ignore_late_payload(self) -> None:
         """What still comes of messages that were placed is ignored: their steps are given up."""
-        lib.fc_homes_close(self.handle)
+        lib.fc_ignore_placed(self.handle)
 
     def own_keys(self) -> list[FlowKey]:
         """[flows] keys by flow index, as the ring's own parser calls them."""
@@ -148,7 +156,7 @@ class Extractor(Closeable):
             own = plan.first_number // plan.stride
             fields |= {"run_psn": run_psn, "run_shift": (own - nth) % 2**64}
         code = install(self.handle, keys.index(plan.flow), plan, fields)
-        check(code, f"install the plan of {plan.flow}", RingError)
+        check(code, self._subject_of(plan.flow), RingError)
         return True
 
     def _run_at(self, flow: int, first_psn: int) -> tuple[int, int]:
@@ -164,7 +172,7 @@ class Extractor(Closeable):
 
     def ignore(self, flow: int) -> None:
         """Nothing more of the flow with this index is staged or placed."""
-        check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), "ignore a flow", RingError)
+        check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), self._subject, RingError)
 
     def skip_messages(self, flow: int, skip: tuple[int, int, int]) -> None:
         """Messages [from, resume) of a planned flow belong to no step; from `resume` on, number
@@ -176,11 +184,11 @@ class Extractor(Closeable):
             return
         fields = dict(zip(("from", "resume", "skipped"), skip, strict=True))
         code = lib.fc_plan_skip(self.handle, flow, ffi.new("struct fc_skip *", fields))
-        check(code, "leave messages out of a plan", RingError)
+        check(code, self._subject, RingError)
 
     def resume(self, flow: int) -> None:
         """Takes a suspended plan up again, as it is."""
-        check(lib.fc_plan_resume(self.handle, flow), "resume a plan", RingError)
+        check(lib.fc_plan_resume(self.handle, flow), self._subject, RingError)
 
     def frontier(self, flow: int) -> int:
         """Number of the first message of a planned flow that no ring told yet."""
@@ -194,10 +202,10 @@ class Extractor(Closeable):
 
     def pass_frontier(self, flow: int, number: int) -> None:
         """What is missing of a planned flow before message `number` was as planned."""
-        check(lib.fc_frontier_pass(self.handle, flow, number), "pass a frontier", RingError)
+        check(lib.fc_frontier_pass(self.handle, flow, number), self._subject, RingError)
 
     def assign_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
-        """Gives staged messages the homes their plans have by now; returns how many moved.
+        """Moves staged messages to where their plans place them by now; returns how many moved.
 
         numbers: {(flow, first_psn): number} of messages the transport could not number.
         """
@@ -224,7 +232,8 @@ class Extractor(Closeable):
     def place(
         self, records: NDArray[np.uint64], named: NDArray[np.uint64], limit_bytes: int
     ) -> tuple[int, int]:
-        """Gives staged messages their homes in this order, until so many bytes left staging.
+        """Moves staged messages to where their plans place them, in this order, until so many bytes
+        left staging.
         Returns (how many left, how many were looked at)."""
         looked = ffi.new("uint64_t *")
         left = lib.fc_staged_place_many(

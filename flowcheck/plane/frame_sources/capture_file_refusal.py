@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import struct
 from pathlib import Path
 
 from flowcheck.findings.catalog import capture_file_problems as problems
+from flowcheck.findings.catalog import capture_file_reasons as reasons
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
 from flowcheck.text_files import BEGIN_BYTES, unpacking
@@ -25,19 +24,46 @@ LINK_TYPES = {
     276: "Linux cooked 2, of tcpdump -i any",
 }
 """https://www.tcpdump.org/linktypes.html: those that somebody may have captured a job with."""
-PCAP_HEADER_BYTES = 24
 BEGIN_SHOWN = 24
 """Characters of the beginning of a text that are shown. A choice of layout."""
-LEAST_BYTES = 12
-"""Of a capture file: less holds no header (fc_pcap_open)."""
 CAPTURE_ENDINGS = (".pcap", ".pcapng", ".cap")
 MOST_NAMES = 5
 """Files a sentence names. A choice of layout."""
 
 
-def open_refusal(path: Path, code: int, told: str) -> Finding:
-    """Why `path` was not opened. code: the errno of it; told: C's sentence, for what is not known
+TORN = (
+    reasons.TORN_IN_RECORD_HEADER,
+    reasons.TORN_FRAME_LENGTH,
+    reasons.TORN_IN_FRAME,
+    reasons.TORN_BYTE_ORDER,
+    reasons.TORN_SECTION_VERSION,
+    reasons.TORN_INTERFACE,
+    reasons.TORN_PACKET_BLOCK_SHORT,
+    reasons.TORN_PACKET_INTERFACE,
+    reasons.TORN_FRAME_OVER_BLOCK,
+    reasons.TORN_IN_BLOCK_HEADER,
+    reasons.TORN_IN_SECTION_HEADER,
+    reasons.TORN_IN_BLOCK,
+)
+"""What may lie at the byte where a capture is torn."""
+
+
+def capture_refusal(path: Path, told: Finding) -> Finding:
+    """Why `path` was not opened, or not read to its end. told: C's reason, for what is not known
     better here."""
+    if told.of(*TORN):
+        byte, frames = told.arguments["byte"], told.arguments["frames"]
+        size = path.stat().st_size
+        return problems.IS_TORN(path=path, byte=byte, bytes=size, what=told, frames=frames)
+    if told.of(reasons.CAPTURE_NOT_ETHERNET):
+        return _other_link_type(path, told.arguments["link_type"])
+    if told.of(reasons.CAPTURE_OF_OTHER_VERSION):
+        return problems.OTHER_PCAP_VERSION(path=path, version=told.arguments["version"])
+    return _no_capture(path, told)
+
+
+def _no_capture(path: Path, told: Finding) -> Finding:
+    """By what lies there."""
     try:
         with path.open("rb") as file:
             begin, size = file.read(BEGIN_BYTES), os.fstat(file.fileno()).st_size
@@ -51,32 +77,20 @@ def open_refusal(path: Path, code: int, told: str) -> Finding:
     if (packed := unpacking(path, begin, ".pcap")) is not None:
         program, command = packed
         return problems.IS_COMPRESSED(path=path, program=program, command=command)
-    if code == errno.EPROTO and len(begin) >= PCAP_HEADER_BYTES:
-        order = "<" if begin[0] in (0xD4, 0x4D) else ">"
-        version, _, _, _, _, link = struct.unpack(f"{order}HHiIII", begin[4:PCAP_HEADER_BYTES])
-        if version != 2:
-            return problems.OTHER_PCAP_VERSION(path=path, version=version)
-        return other_link_type(path, link & 0x0FFFFFFF)
-    if code != errno.EBADMSG:
-        return problems.CAPTURE_REFUSED(path=path, error=told)
-    if size < LEAST_BYTES or _is_pcap(begin):
+    if told.of(reasons.CAPTURE_TOO_SHORT, reasons.CAPTURE_HEADER_CUT):
         return problems.IS_TOO_SHORT(path=path, bytes=size)
+    if not told.of(reasons.CAPTURE_FORMAT_UNKNOWN):
+        return problems.CAPTURE_REFUSED(path=path, error=told)
     if (text := _text(begin)) is not None:
         return problems.IS_TEXT(path=path, begin=repr(text))
     return problems.IS_NO_CAPTURE(path=path, begin=begin[:8].hex(" "))
 
 
-def other_link_type(path: Path, number: int) -> Finding:
+def _other_link_type(path: Path, number: object) -> Finding:
     """A capture of frames that are not Ethernet's."""
-    name = LINK_TYPES.get(number, "see www.tcpdump.org/linktypes.html")
+    known = LINK_TYPES.get(number) if isinstance(number, int) else None
+    name = known or "see www.tcpdump.org/linktypes.html"
     return problems.OTHER_LINK_TYPE(path=path, number=number, name=name)
-
-
-def _is_pcap(begin: bytes) -> bool:
-    """Whether it has a header's beginning, either byte order, in micro- or nanoseconds."""
-    return begin[:4] in {
-        struct.pack(f"{order}I", magic) for order in "<>" for magic in (0xA1B2C3D4, 0xA1B23C4D)
-    }
 
 
 def _text(begin: bytes) -> str | None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
-from flowcheck.errors import CaptureError
+from flowcheck.errors import CaptureError, refusal_of
 from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
-from flowcheck.findings.catalog.starting_a_chain import DPDK_CALL_FAILED, DPDK_NOT_BUILT
+from flowcheck.findings.catalog.starting_a_chain import DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 
@@ -111,14 +111,12 @@ RUNTIME = "RUNTIME_DIRECTORY"
 """systemd's, which DPDK asks for first."""
 
 
-def check_dpdk(code: int, what: str) -> int:
-    """`code`, or CaptureError with the sentence the capture module left."""
-    if code >= 0:
-        return code
-    ffi, lib = dpdk()
-    sentence = ffi.string(lib.fc_last_error()).decode(errors="replace")
-    failed = DPDK_CALL_FAILED(what=what, error=sentence or os.strerror(-code))
-    raise CaptureError(-code, failed)
+def check_dpdk(code: int, subject: object) -> int:
+    """`code`, or CaptureError with the reason that the capture module left. subject: the device or
+    file that was to be used."""
+    if code < 0:
+        raise CaptureError(-code, refusal_of(*dpdk(), -code, subject))
+    return code
 
 
 def pointer(handle: Any) -> Any:
@@ -173,7 +171,7 @@ def start_eal(env: EalArguments) -> None:
     affinity = os.sched_getaffinity(0)
     try:
         with _runtime_folder():
-            check_dpdk(lib.fc_eal_start(len(texts), ffi.new("char *[]", texts)), "start DPDK")
+            check_dpdk(lib.fc_eal_start(len(texts), ffi.new("char *[]", texts)), "DPDK")
     finally:
         os.sched_setaffinity(0, affinity)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flowcheck.errors import CaptureError, refusal_of
+from flowcheck.plane.frame_sources.capture_file_refusal import capture_refusal
 from flowcheck.plane.frame_sources.dpdk_eal import (
     MBUF_ROOM_BYTES,
     Device,
@@ -19,7 +22,6 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
 """Files and test devices have no such mode; everything else is a mirror port and needs it."""
 
-SAYS_MORE = "flowcheck doctor tells which driver and which binding the device needs"
 RX_DESCRIPTORS = 1024
 """Descriptors of a receive queue, a power of two. A choice: more bridges longer pauses of the loop,
 and takes packet buffers and cache."""
@@ -53,8 +55,7 @@ class DpdkPort:
         self.queues = queues
         self._found_promiscuous = bool(device.interface) and is_promiscuous(device.interface or "")
         self.handle: Any = ffi.new("struct fc_port *")
-        more = f" ({SAYS_MORE})" if device.is_pci else ""
-        check_dpdk(lib.fc_port_open(request, self.handle), f"open {device.argument}{more}")
+        check_dpdk(lib.fc_port_open(request, self.handle), device.argument)
         self.driver = ffi.string(self.handle.driver).decode()
         self.promiscuous = bool(self.handle.promiscuous)
         self.link_up = bool(self.handle.link_up)
@@ -96,7 +97,8 @@ class CopyEngine:
             },
         )
         slot = ffi.new("struct fc_dma **")
-        check_dpdk(lib.fc_dma_open(request, pointer(ring.handle), slot), "open copy engine")
+        told = ", ".join(device.name for device in devices)
+        check_dpdk(lib.fc_dma_open(request, pointer(ring.handle), slot), told)
         self.handle: Any = slot[0]
 
     @property
@@ -114,15 +116,18 @@ class CaptureTimestamps:
 
     def __init__(self, path: Path) -> None:
         ffi, lib = dpdk()
-        self.handle: Any = ffi.new("struct fc_timetable *")
-        check_dpdk(lib.fc_timetable_read(str(path).encode(), self.handle), "read capture")
+        self.handle: Any = ffi.new("struct fc_timestamps *")
+        code = int(lib.fc_timestamps_read(os.fsencode(path), self.handle))
+        if code < 0:
+            told = refusal_of(ffi, lib, -code, path)
+            raise CaptureError(-code, capture_refusal(path, told))
 
     @property
     def frames(self) -> int:
         return int(self.handle.frames)
 
     def close(self) -> None:
-        dpdk()[1].fc_timetable_free(self.handle)
+        dpdk()[1].fc_timestamps_free(self.handle)
 
 
 class ReceiveLoop:
@@ -157,12 +162,13 @@ class ReceiveLoop:
             },
         )
         slot = ffi.new("struct fc_capture **")
-        check_dpdk(lib.fc_capture_create(request, pointer(ring.handle), slot), "open capture")
+        self._device = port.device.argument
+        check_dpdk(lib.fc_capture_create(request, pointer(ring.handle), slot), self._device)
         self.handle: Any = slot[0]
 
     def run(self) -> None:
         """Receives on the calling thread, without the GIL, until stopped or at the end."""
-        check_dpdk(dpdk()[1].fc_capture_run(self.handle), "capture")
+        check_dpdk(dpdk()[1].fc_capture_run(self.handle), self._device)
 
     def stop(self) -> None:
         """From any thread: `run` returns with nothing under way."""

@@ -10,14 +10,9 @@ from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import CaptureError, core_sentence
-from flowcheck.findings.catalog.capture_file_problems import (
-    CAPTURE_IS_A_FOLDER,
-    CAPTURE_REFUSED,
-    IS_TORN,
-)
-from flowcheck.findings.finding import Finding
-from flowcheck.plane.frame_sources.capture_file_refusal import open_refusal, other_link_type
+from flowcheck.errors import CaptureError, core_finding
+from flowcheck.findings.catalog.capture_file_problems import CAPTURE_IS_A_FOLDER
+from flowcheck.plane.frame_sources.capture_file_refusal import capture_refusal
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 
@@ -29,9 +24,7 @@ class PcapSource(Closeable):
         if path.is_dir():
             raise CaptureError(errno.EISDIR, CAPTURE_IS_A_FOLDER(path))
         slot = ffi.new("struct fc_pcap **")
-        code = int(lib.fc_pcap_open(os.fsencode(path), slot))
-        if code < 0:
-            raise CaptureError(-code, open_refusal(path, -code, core_sentence(-code)))
+        self._check(int(lib.fc_pcap_open(os.fsencode(path), slot)))
         self.handle: Any = slot[0]
 
     @property
@@ -82,21 +75,8 @@ class PcapSource(Closeable):
     def _check(self, code: int) -> int:
         """`code`, or CaptureError where the file is torn or is no capture of Ethernet."""
         if code < 0:
-            raise CaptureError(-code, self._refusal(-code))
+            raise CaptureError(-code, capture_refusal(self.path, core_finding(-code, self.path)))
         return code
-
-    def _refusal(self, code: int) -> Finding:
-        if (link := int(lib.fc_pcap_foreign_link(self.handle))) >= 0:
-            return other_link_type(self.path, link)
-        if (what := lib.fc_pcap_torn_why(self.handle)) == ffi.NULL:
-            return CAPTURE_REFUSED(path=self.path, error=core_sentence(code))
-        return IS_TORN(
-            path=self.path,
-            byte=int(lib.fc_pcap_offset(self.handle)),
-            bytes=self.path.stat().st_size,
-            what=ffi.string(what).decode(),
-            frames=self.position,
-        )
 
     def close(self) -> None:
         if self.handle:

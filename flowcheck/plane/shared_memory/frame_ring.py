@@ -55,7 +55,7 @@ class FrameRing(Closeable):
         ring = cls(path, handle)
         try:
             code = lib.fc_ring_read_as(handle, reader)
-            check(code, f"open ring {path.name}", RingError)
+            check(code, path.name, RingError)
         except RingError:
             ring.close()
             raise

@@ -63,7 +63,7 @@ class GradientShard(Closeable):
     @property
     def module_buffer_bytes(self) -> int:
         """What lies behind each gradient."""
-        return int(self.handle.header.held_bytes)
+        return int(self.handle.header.module_buffer_bytes)
 
     @property
     def unit_bytes(self) -> int:
@@ -131,14 +131,16 @@ class GradientShard(Closeable):
         return np.frombuffer(ffi.buffer(data, self.gradient_bytes), np.uint8)
 
     def module_buffers(self, generation: int) -> NDArray[np.uint8] | None:
-        """[held_bytes] a copy of what lies behind the gradient; None: not all of it is there."""
+        """[module_buffer_bytes] a copy of what follows the gradient; None: a part is missing."""
         begun, size = self.open_count(generation), self.module_buffer_bytes
-        if not size or not lib.fc_shard_held(self.handle, generation):
+        if not size or not lib.fc_shard_has_module_buffers(self.handle, generation):
             return None
         data = lib.fc_shard_data(self.handle, generation) + self.gradient_bytes
         found = np.frombuffer(ffi.buffer(data, size), np.uint8).copy()
         # Another opening, or a copy that differs and came meanwhile: nobody knows which is right.
-        same = self.open_count(generation) == begun and lib.fc_shard_held(self.handle, generation)
+        same = self.open_count(generation) == begun and lib.fc_shard_has_module_buffers(
+            self.handle, generation
+        )
         return found if same else None
 
     def missing(self, generation: int) -> tuple[Range, ...]:

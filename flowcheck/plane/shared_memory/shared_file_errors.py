@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from flowcheck.errors import RingError, check, core_sentence
+from flowcheck.errors import RingError, core_finding
 from flowcheck.findings.catalog import shared_memory_files as files
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free, hugetlbfs_mounts
@@ -21,14 +21,11 @@ def check_shared_memory(code: int, what: str, path: Path, *, new: bool) -> int:
     if code >= 0:
         return code
     tried = f"{what} {path.name}"
-    found = _refusal(-code, tried, core_sentence(-code), path, new=new)
-    if found is None:
-        return check(code, tried, RingError)
-    raise RingError(-code, found)
+    raise RingError(-code, _refusal(-code, tried, core_finding(-code, tried), path, new=new))
 
 
-def _refusal(code: int, what: str, error: str, path: Path, *, new: bool) -> Finding | None:
-    """None for what C's sentence says whole."""
+def _refusal(code: int, what: str, error: Finding, path: Path, *, new: bool) -> Finding:
+    """error: C's reason; it says all where its errno has no row here."""
     if code in NO_ROOM:
         return _no_room(what, error, path.parent)
     if code == errno.EACCES:
@@ -41,10 +38,10 @@ def _refusal(code: int, what: str, error: str, path: Path, *, new: bool) -> Find
         errno.EPROTO: files.OTHER_LAYOUT,
         errno.EINVAL: files.SIZES_REFUSED if new else files.DAMAGED,
     }.get(code)
-    return None if row is None else row(what=what, error=error)
+    return error if row is None else row(what=what, error=error)
 
 
-def _no_room(what: str, error: str, folder: Path) -> Finding:
+def _no_room(what: str, error: Finding, folder: Path) -> Finding:
     if any(folder.is_relative_to(mount) for mount in hugetlbfs_mounts()):
         return files.NO_HUGE_PAGES_LEFT(what=what, error=error, free_mib=huge_bytes_free() >> 20)
     there = os.statvfs(folder)

@@ -56,7 +56,7 @@ class Staging(Closeable):
                 "messages": messages,
                 "data_bytes": data_bytes,
                 "records": records,
-                "held": held,
+                "orphans": held,
                 "sends": sends,
                 "segments": segments,
             },
@@ -82,7 +82,7 @@ class Staging(Closeable):
     @property
     def data_free_bytes(self) -> int:
         """Of the data region, between the blocks of staged messages."""
-        return int(self.handle.header.data_bytes - self.handle.header.data_held)
+        return int(self.handle.header.data_bytes - self.handle.header.data_in_use)
 
     @property
     def completions(self) -> int:
@@ -92,7 +92,7 @@ class Staging(Closeable):
     @property
     def orphan_count(self) -> int:
         """Packets kept now whose message is not known."""
-        return int(self.handle.header.held_used)
+        return int(self.handle.header.orphans_used)
 
     def records(self) -> NDArray[np.void]:
         """[records ever used] STAGED_DTYPE, a read-only view; `state` 1 marks those in use."""
@@ -121,24 +121,24 @@ class Staging(Closeable):
     def orphan_packets_at(self) -> Iterator[tuple[int, int, int, NDArray[np.uint8]]]:
         """The same with the place of each before it."""
         left = self.orphan_count
-        for index in range(int(self.handle.header.held_max)):
+        for index in range(int(self.handle.header.orphans_max)):
             if left == 0:
                 return
-            entry = self.handle.held[index]
+            entry = self.handle.orphans[index]
             if entry.used:
                 left -= 1
-                at = self.handle.held_data + index * lib.FC_HELD_BYTES
+                at = self.handle.orphan_data + index * lib.FC_ORPHAN_BYTES
                 payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
                 yield index, int(entry.flow), int(entry.psn), payload
 
     def orphan_differs(self, place: int) -> bool:
         """Copies of the packet held there were not all the same."""
-        return bool(self.handle.held[place].differs)
+        return bool(self.handle.orphans[place].differs)
 
     @property
     def orphan_room(self) -> int:
         """Packets without a message that still find room."""
-        return int(self.handle.header.held_max) - self.orphan_count
+        return int(self.handle.header.orphans_max) - self.orphan_count
 
     def missing(self, record: int) -> tuple[Range, ...]:
         """Wire bytes of a staged message that never came, ascending."""

@@ -228,7 +228,7 @@ class ActiveJob:
     def assign_staged(self, limit_bytes: int = NO_LIMIT) -> int:
         """Places staged messages whose place is known by now, some of them where they are more than
         `limit_bytes`. Returns how many."""
-        done = self._reassembly.adopt(self._extractors)
+        done = self._reassembly.deliver_orphans(self._extractors)
         self._reassembly.number(self._extractors)
         placed, self._more_staged = place_staged_bytes(
             self._extractors, self._reassembly.numbers, limit_bytes

@@ -245,7 +245,7 @@ class CommunicatorMessages:
         planned = self._planned(lane, number)
         if planned is None or planned["kind"] != SendKind.FINAL or not planned["segments"]:
             return None
-        if planned["held"]:
+        if planned["module_buffer"]:
             return None  # no step is the worse for what lies behind its gradient
         return self._place(lane, number)
 

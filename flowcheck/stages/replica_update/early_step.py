@@ -2,8 +2,8 @@
 
 The step is committed only once its generation is COMPLETE. If the generation is never complete, or
 two copies of a byte differ before that, nobody sees the step. Covered bytes do not change until the
-generation is opened again (dpdk_ext/core/fc_place.c: a copy that comes again must be equal); the
-opening's number shows that.
+generation is opened again (dpdk_ext/core/fc_shard_write.c: a copy that comes again must be equal);
+the opening's number shows that.
 
 A covered byte is not always readable yet: bytes are written into the shard past the caches, and the
 extractor issues a fence at the end of a span and then increments a counter (`settled`). So the

@@ -52,8 +52,8 @@ class CrossRingReassembly:
         self.numbers.update(numbers)
         self._keep()
 
-    def adopt(self, extractors: Sequence[Extractor]) -> int:
-        """Gives held packets to the ring that knows their message; returns how many."""
+    def deliver_orphans(self, extractors: Sequence[Extractor]) -> int:
+        """Delivers orphan packets by the ring that knows their message; returns how many."""
         if len(extractors) < 2:
             return 0
         where = _where(extractors)
@@ -62,7 +62,7 @@ class CrossRingReassembly:
             for index, flow, psn, payload in list(orphan_packet_exchange.shared_orphans(holder)):
                 differs = holder.staging.orphan_differs(index)
                 for other, own, shift in where.get(flow, ()):
-                    if other is not holder and orphan_packet_exchange.adopt_orphan(
+                    if other is not holder and orphan_packet_exchange.deliver_orphan(
                         other, own, psn - shift, payload, differs=differs
                     ):
                         orphan_packet_exchange.forget_orphan(holder, index)

@@ -45,8 +45,8 @@ def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
 
 
 def staged_message_count(extractors: Sequence[Extractor]) -> int:
-    """Messages without a home."""
-    return sum(int(x.staging.handle.header.records_held) for x in extractors)
+    """Messages that have no placement yet."""
+    return sum(int(x.staging.handle.header.records_in_use) for x in extractors)
 
 
 def completed(extractors: Sequence[Extractor], only: Sequence[set[int]] | None = None) -> int:
@@ -73,4 +73,4 @@ def staging_fuller_than(extractor: Extractor, share: float) -> bool:
     header = extractor.staging.handle.header
     if extractor.staging.data_free_bytes < (1 - share) * int(header.data_bytes):
         return True
-    return int(header.records_held) > share * int(header.records_max)
+    return int(header.records_in_use) > share * int(header.records_max)

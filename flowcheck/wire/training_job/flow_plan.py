@@ -31,7 +31,7 @@ SEND = np.dtype(
         ("protocol", "u1"),
         ("kind", "u1"),
         ("skip_lines", "u1"),
-        ("held", "u1"),
+        ("module_buffer", "u1"),
     ]
 )
 SEGMENT = np.dtype([("data_byte", "<u4"), ("data_bytes", "<u4"), ("dst_byte", "<u8")])
@@ -200,5 +200,5 @@ def _table(sent: MessageColumns, places: _Places, codes: Mapping[Protocol, int])
     sends["first_segment"], sends["segments"] = np.cumsum(counts) - counts, counts
     sends["protocol"] = np.array([codes[one] for one in PROTOCOLS])[sent.protocols]
     sends["skip_lines"] = sent.skip_lines
-    sends["held"] = sent.buffer_broadcasts != NO_BUFFER
+    sends["module_buffer"] = sent.buffer_broadcasts != NO_BUFFER
     return MessageTable(sends=sends, segments=segments)

@@ -1,9 +1,9 @@
 /* The messages of a flow in PSN order: each record has the position of the previous one, the flow
  * that of the last one. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
-struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
-				   uint64_t psn)
+struct fc_neighbours fc_message_list_find(const struct fc_flows *flows, const struct fc_flow *flow,
+					  uint64_t psn)
 {
 	struct fc_neighbours near = { 0 };
 	uint64_t position = flow->last_message;
@@ -33,7 +33,8 @@ static uint64_t keys_kept(const struct fc_flow *flow)
 	return flow->rkeys_ever < FC_FLOW_KEYS ? flow->rkeys_ever : FC_FLOW_KEYS;
 }
 
-bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey)
+bool fc_message_list_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow,
+				  uint32_t rkey)
 {
 	const struct fc_message *message = fc_message_at(flows, flow->last_message);
 	const uint64_t known = keys_kept(flow);
@@ -95,8 +96,8 @@ static void count_run(const struct fc_flow *flow, const struct fc_neighbours *ne
 	message->nth = next ? number_after(flow->run_next - 1, message->flags) : 0;
 }
 
-struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
-				   uint64_t first_psn, uint32_t packets)
+struct fc_message *fc_message_list_insert(struct fc_arrival *a, const struct fc_neighbours *near,
+					  uint64_t first_psn, uint32_t packets)
 {
 	struct fc_flows *flows = a->parser->flows;
 	const uint64_t position = flows->header->messages_made + 1;
@@ -272,11 +273,11 @@ static const struct fc_message *last_believed(const struct fc_flows *flows,
 	const struct fc_message *last = fc_message_at(flows, flow->last_message);
 
 	for (int hops = 0; last && last->standing == FC_STANDING_UNPROVEN; hops++)
-		last = hops < FC_RIVALS_MAX ? fc_message_at(flows, last->previous) : NULL;
+		last = hops < FC_WITHDRAWN_MAX ? fc_message_at(flows, last->previous) : NULL;
 	return last;
 }
 
-void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
+void fc_message_list_number(struct fc_arrival *a, struct fc_message *message)
 {
 	number_from(a, message);
 	const struct fc_message *last = last_believed(a->parser->flows, a->flow);
@@ -289,7 +290,7 @@ void fc_chain_number(struct fc_arrival *a, struct fc_message *message)
 static void unlink_message(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flows *flows = a->parser->flows;
-	struct fc_message *behind = fc_chain_find(flows, a->flow, message->first_psn).after;
+	struct fc_message *behind = fc_message_list_find(flows, a->flow, message->first_psn).after;
 
 	if (a->flow->last_message == message->position) {
 		fc_touch_flow_rest(a->parser, a->flow);
@@ -301,14 +302,14 @@ static void unlink_message(struct fc_arrival *a, struct fc_message *message)
 	fc_jump_forget(flows, message);
 }
 
-void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)
+void fc_message_list_withdraw(struct fc_arrival *a, struct fc_message *message)
 {
 	struct fc_flow *flow = a->flow;
 
 	fc_touch_flow_rest(a->parser, flow);
 	fc_touch_message(a->parser, message);
 	unlink_message(a, message);
-	fc_holes_unsee(a->parser, flow, message->first_psn, fc_message_stop(message));
+	fc_psns_unsee(a->parser, flow, message->first_psn, fc_message_stop(message));
 	if (message->standing == FC_STANDING_FRESH && message->length_bytes)
 		forget_key(flow, message->rkey);
 	message->standing = FC_STANDING_UNPROVEN;
@@ -326,7 +327,7 @@ void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message)
 		go_on_after(flow, last);
 }
 
-void fc_chain_remove(struct fc_arrival *a, struct fc_message *message)
+void fc_message_list_remove(struct fc_arrival *a, struct fc_message *message)
 {
 	unlink_message(a, message);
 	fc_touch_message(a->parser, message);

@@ -1,14 +1,14 @@
 /* Owners of a queue pair: a key that returns with other memory keys, addresses or first bytes has
  * a new owner; a retransmission repeats what was sent. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 bool fc_is_genuine(struct fc_arrival *a)
 {
-	if (a->summed || a->packet->flags & FC_PACKET_ICRC_CHECKED || !a->parser->icrc_every)
+	if (a->icrc_ok || a->packet->flags & FC_PACKET_ICRC_CHECKED || !a->parser->icrc_every)
 		return true;
 	a->parser->counters.icrc_checked_frames++;
-	a->summed = fc_icrc_right(a->frame, a->packet);
-	return a->summed;
+	a->icrc_ok = fc_icrc_right(a->frame, a->packet);
+	return a->icrc_ok;
 }
 
 enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict)
@@ -24,21 +24,21 @@ enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict)
 	return verdict;
 }
 
-bool fc_leaps(struct fc_arrival *a)
+bool fc_far_packets_agree(struct fc_arrival *a)
 {
 	struct fc_flow *flow = a->flow;
-	const int32_t apart = fc_psn_diff(a->packet->psn, (uint32_t)flow->leap_psn);
-	const bool together = flow->leap_packets && apart <= FC_PSN_FAR && apart >= -FC_PSN_FAR;
+	const int32_t apart = fc_psn_diff(a->packet->psn, (uint32_t)flow->far_psn);
+	const bool together = flow->far_packets && apart <= FC_PSN_FAR && apart >= -FC_PSN_FAR;
 	const bool addressed = a->packet->flags & FC_PACKET_RETH;
 
 	if (!(together || addressed) || !fc_is_genuine(a))
 		return false;
 	fc_touch_flow_rest(a->parser, flow);
 	if (!together)
-		flow->leap_psn = a->packet->psn;
-	flow->leap_packets = together ? flow->leap_packets + 1 : 1;
-	a->leapt = addressed && flow->leap_packets >= FC_LEAP_PACKETS;
-	return a->leapt;
+		flow->far_psn = a->packet->psn;
+	flow->far_packets = together ? flow->far_packets + 1 : 1;
+	a->continues_far = addressed && flow->far_packets >= FC_FAR_PACKETS;
+	return a->continues_far;
 }
 
 /* Whether a First or Only packet of a known message has the same content as before. */
@@ -56,7 +56,7 @@ bool fc_is_same_message(const struct fc_arrival *a, const struct fc_message *m)
 static bool foreign_rkey(const struct fc_arrival *a)
 {
 	return a->packet->length_bytes &&
-	       fc_chain_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey);
+	       fc_message_list_foreign_rkey(a->parser->flows, a->flow, a->packet->rkey);
 }
 
 bool fc_is_known_key(const struct fc_arrival *a)
@@ -78,7 +78,7 @@ bool fc_contradicts_inferred(const struct fc_arrival *a, const struct fc_neighbo
 	return near->after && a->psn + fc_packets_from_reth(p) > near->after->first_psn;
 }
 
-struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near)
+struct fc_message *fc_weaker_message(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	const uint64_t stop = a->psn + fc_packets_from_reth(a->packet);
 	struct fc_message *m = near->at ? near->at : near->after;
@@ -123,7 +123,7 @@ enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 		return FC_STANDING_FRESH; /* has no key */
 	if (!foreign_rkey(a))
 		return FC_STANDING_KNOWN;
-	if (a->leapt)
+	if (a->continues_far)
 		return FC_STANDING_FRESH;
 	if (a->psn != a->flow->next_psn || !before || fc_message_stop(before) != a->psn)
 		return FC_STANDING_UNPROVEN;
@@ -139,7 +139,7 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 	const struct fc_flow *flow = a->flow;
 	const struct fc_packet *p = a->packet;
 
-	if (fc_weak_rival(a, near))
+	if (fc_weaker_message(a, near))
 		return false;
 	if (near->at && near->at->kind != FC_KIND_WRITE)
 		return true;
@@ -164,7 +164,7 @@ bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *nea
 	const bool ahead = fc_is_far_ahead(a) && p->psn < FC_PSN_FAR;
 	const bool behind =
 		a->psn < flow->next_psn && (a->psn < flow->first_psn || fc_is_far_behind(a) ||
-					    !fc_holes_missing(flow, a->psn));
+					    !fc_psn_is_missing(flow, a->psn));
 	return (ahead || behind || suspect) && foreign_rkey(a);
 }
 
@@ -174,19 +174,19 @@ static enum fc_fit fit_of_start(const struct fc_arrival *a, const struct fc_neig
 
 	if (fc_is_new_owner(a, near))
 		return FC_FITS_NOT;
-	if (fc_weak_rival(a, near))
+	if (fc_weaker_message(a, near))
 		return FC_FITS_LATE;
 	if (fc_contradicts_inferred(a, near))
 		return FC_FITS_LOOSE;
 	if (near->at)
-		return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+		return fc_psn_is_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
 	if (fc_is_far_behind(a) || fc_is_far_ahead(a) || fc_is_other_port(a))
 		return FC_FITS_LOOSE;
 	if (foreign_rkey(a))
 		return a->psn == flow->next_psn ? FC_FITS_FRESH : FC_FITS_LOOSE;
 	if (a->psn == flow->next_psn)
 		return FC_FITS_NEXT;
-	return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+	return fc_psn_is_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
 }
 
 static enum fc_fit fit_of_rest(const struct fc_arrival *a, const struct fc_neighbours *near)
@@ -205,14 +205,14 @@ static enum fc_fit fit_of_rest(const struct fc_arrival *a, const struct fc_neigh
 		return FC_FITS_LOOSE;
 	if (a->psn == flow->next_psn)
 		return FC_FITS_NEXT;
-	return fc_holes_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
+	return fc_psn_is_missing(flow, a->psn) ? FC_FITS_LATE : FC_FITS_AGAIN;
 }
 
 static enum fc_fit fit_of(struct fc_arrival *a, struct fc_flow *flow)
 {
 	a->flow = flow;
 	a->psn = fc_unwrap(flow, a->packet->psn);
-	const struct fc_neighbours near = fc_chain_find(a->parser->flows, flow, a->psn);
+	const struct fc_neighbours near = fc_message_list_find(a->parser->flows, flow, a->psn);
 
 	if (a->packet->verdict == FC_SEND)
 		return fc_send_fit(a, &near);
@@ -266,8 +266,8 @@ void fc_find_owner(struct fc_arrival *a)
 	a->flow = best;
 	a->psn = fc_unwrap(best, a->packet->psn);
 	/* A packet that may belong to another owner, which sends now, does not fill a gap. */
-	a->contested = !addressed && of_best <= FC_FITS_LATE && a->psn < best->next_psn &&
-		       !best->unbroken && most_unbroken >= 2;
+	a->owner_silent = !addressed && of_best <= FC_FITS_LATE && a->psn < best->next_psn &&
+			  !best->unbroken && most_unbroken >= 2;
 }
 
 /* Makes a->flow the first of the owners, after it sent FC_PROOF_PACKETS while the others were

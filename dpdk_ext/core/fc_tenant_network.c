@@ -3,7 +3,7 @@
  * none, mirror sessions their own. So a number that is new to a key is unknown until its first
  * write: a write that repeats what an owner sent, or continues it with that owner's memory key,
  * came on another path; any other write is of another tenant. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 /* Most networks of one key; more can only be forged. */
 #define NETWORKS_MAX 8
@@ -78,7 +78,7 @@ static bool goes_on(struct fc_arrival *a, struct fc_flow *o)
 	a->psn = fc_unwrap(o, p->psn);
 	if (!o->messages || fc_is_other_port(a))
 		return false;
-	const struct fc_neighbours near = fc_chain_find(a->parser->flows, o, a->psn);
+	const struct fc_neighbours near = fc_message_list_find(a->parser->flows, o, a->psn);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
 		return fc_is_same_message(a, near.at);
 	if (near.at)
@@ -86,7 +86,7 @@ static bool goes_on(struct fc_arrival *a, struct fc_flow *o)
 	if (near.after && a->psn + fc_packets_from_reth(p) > near.after->first_psn)
 		return false;
 	return o->rkeys_ever && fc_is_known_key(a) && a->psn <= o->next_psn + FC_PSN_FAR &&
-	       !fc_is_far_behind(a) && fc_holes_missing(o, a->psn);
+	       !fc_is_far_behind(a) && fc_psn_is_missing(o, a->psn);
 }
 
 /* The same for a packet without an address from a network that is new to the key: it must fit what
@@ -95,12 +95,12 @@ static bool may_be_of(struct fc_arrival *a, struct fc_flow *o, bool repeats)
 {
 	a->flow = o;
 	a->psn = fc_unwrap(o, a->packet->psn);
-	const struct fc_neighbours near = fc_chain_find(a->parser->flows, o, a->psn);
+	const struct fc_neighbours near = fc_message_list_find(a->parser->flows, o, a->psn);
 	const bool near_by = a->psn <= o->next_psn + FC_PSN_FAR && !fc_is_far_behind(a);
 
 	if (!o->next_psn)
 		return true;
-	if (fc_is_other_port(a) || !near_by || !(repeats || fc_holes_missing(o, a->psn)))
+	if (fc_is_other_port(a) || !near_by || !(repeats || fc_psn_is_missing(o, a->psn)))
 		return false;
 	if (a->packet->verdict == FC_SEND)
 		return fc_send_fit(a, &near) > FC_FITS_NOT;

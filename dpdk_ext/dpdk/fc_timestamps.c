@@ -1,4 +1,4 @@
-#include "fc_timetable.h"
+#include "fc_timestamps.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int count_frames(struct fc_pcap *pcap, uint64_t *out)
 	return code;
 }
 
-int fc_timetable_read(const char *path, struct fc_timetable *out)
+int fc_timestamps_read(const char *path, struct fc_timestamps *out)
 {
 	struct fc_pcap *pcap;
 	struct fc_pcap_frame frame;
@@ -32,19 +32,19 @@ int fc_timetable_read(const char *path, struct fc_timetable *out)
 	if (code == 0) {
 		out->stamps = calloc(out->frames ? out->frames : 1, sizeof *out->stamps);
 		if (!out->stamps)
-			code = fc_fail(ENOMEM, "no memory for the times of %llu frames",
-				       (unsigned long long)out->frames);
+			code = fc_fail(ENOMEM, TIMESTAMPS_WITHOUT_MEMORY,
+				       .numbers = { out->frames });
 	}
 	for (uint64_t i = 0; code == 0 && i < out->frames && fc_pcap_next(pcap, &frame) > 0; i++)
 		out->stamps[i] = (struct fc_stamp){ frame.timestamp_ns, frame.frame_bytes,
 						    frame.wire_bytes };
 	fc_pcap_close(pcap);
 	if (code < 0)
-		fc_timetable_free(out);
+		fc_timestamps_free(out);
 	return code;
 }
 
-void fc_timetable_free(struct fc_timetable *table)
+void fc_timestamps_free(struct fc_timestamps *table)
 {
 	free(table->stamps);
 	memset(table, 0, sizeof *table);

@@ -1,7 +1,7 @@
 /* Lines summed, and written past the caches, eight float32 at a time: one vector is what both lanes
  * of a digest take. FC_VAES: both at once. */
 #include "fc_digest.h"
-#include "fc_step_twin.h"
+#include "fc_step_variant.h"
 
 #ifdef FC_VAES
 struct v_sums {

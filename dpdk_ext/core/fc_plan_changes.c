@@ -19,24 +19,20 @@ static int check_segments(const struct fc_extractor *x, const struct fc_send *se
 				      : send->wire_bytes;
 	const uint64_t unit = x->shard->header->unit_bytes;
 	const uint64_t gradient = x->shard->header->gradient_bytes;
-	const uint64_t held = x->shard->header->held_bytes;
+	const uint64_t buffers = x->shard->header->module_buffer_bytes;
 	uint64_t end = 0;
 
 	for (uint32_t i = 0; i < send->segments; i++) {
 		const struct fc_segment *s = &segments[send->first_segment + i];
 		if (s->data_byte < end || s->data_byte % unit || s->data_bytes % unit ||
-		    s->dst_byte % unit || s->dst_byte > gradient + held ||
-		    s->data_bytes > gradient + held - s->dst_byte ||
+		    s->dst_byte % unit || s->dst_byte > gradient + buffers ||
+		    s->data_bytes > gradient + buffers - s->dst_byte ||
 		    (s->dst_byte < gradient && s->data_bytes > gradient - s->dst_byte))
-			return fc_fail(EINVAL,
-				       "segment %u of a send lies outside the gradient, "
-				       "between elements or out of order",
-				       i);
+			return fc_fail(EINVAL, PLAN_SEGMENT_MISPLACED, .numbers = { i });
 		end = (uint64_t)s->data_byte + s->data_bytes;
 	}
 	if (end > room)
-		return fc_fail(EINVAL, "segments extend to byte %llu of a message of %llu bytes",
-			       (unsigned long long)end, (unsigned long long)room);
+		return fc_fail(EINVAL, PLAN_SEGMENTS_TOO_LONG, .numbers = { end, room });
 	return 0;
 }
 
@@ -46,11 +42,11 @@ static int check_send(const struct fc_extractor *x, const struct fc_send *send,
 	if (send->kind > FC_SEND_FINAL || send->protocol >= FC_PROTOCOLS ||
 	    send->skip_lines >= FC_LL128_GROUP_LINES || send->first_segment > segments_count ||
 	    send->segments > segments_count - send->first_segment)
-		return fc_fail(EINVAL, "a send refers to segments that do not exist");
+		return fc_fail(EINVAL, PLAN_SEGMENTS_MISSING);
 	if (send->kind != FC_SEND_FINAL)
 		return 0;
 	if (!x->shard)
-		return fc_fail(EINVAL, "a plan that places bytes needs a shard");
+		return fc_fail(EINVAL, PLAN_WITHOUT_SHARD);
 	return check_segments(x, send, segments);
 }
 
@@ -82,23 +78,17 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	if (flow >= FC_FLOWS_MAX || plan->first_at > sends_count || plan->each_at > sends_count ||
 	    plan->first_sends > sends_count - plan->first_at ||
 	    plan->each_sends > sends_count - plan->each_at)
-		return fc_fail(EINVAL, "the plan of flow %u refers to sends that do not exist",
-			       flow);
+		return fc_fail(EINVAL, PLAN_SENDS_MISSING, .numbers = { flow });
 	if (plan->phase >= plan->stride)
-		return fc_fail(EINVAL, "the plan of flow %u has turn %llu of %llu", flow,
-			       (unsigned long long)plan->phase, (unsigned long long)plan->stride);
+		return fc_fail(EINVAL, PLAN_TURN_REFUSED,
+			       .numbers = { flow, plan->phase, plan->stride });
 	if (plan->second_at != UINT64_MAX && plan->second_at > plan->first_sends)
-		return fc_fail(EINVAL,
-			       "the plan of flow %u has its second step after its first sends",
-			       flow);
+		return fc_fail(EINVAL, PLAN_SECOND_STEP_REFUSED, .numbers = { flow });
 	if (plan->frontier != FC_NO_FRONTIER && (plan->frontier >= FC_FRONTIERS || !x->shard))
-		return fc_fail(EINVAL,
-			       "the plan of flow %u refers to a frontier that does not exist",
-			       flow);
+		return fc_fail(EINVAL, PLAN_FRONTIER_MISSING, .numbers = { flow });
 	if (sends_count > h->sends_max - at || segments_count > h->segments_max - first_segment)
-		return fc_fail(ENOSPC,
-			       "no room for %llu sends of %llu segments in the staging file",
-			       (unsigned long long)sends_count, (unsigned long long)segments_count);
+		return fc_fail(ENOSPC, PLAN_WITHOUT_ROOM,
+			       .numbers = { sends_count, segments_count });
 	for (uint64_t i = 0; i < sends_count; i++) {
 		const int code = check_send(x, &sends[i], segments, segments_count);
 		if (code < 0)
@@ -133,9 +123,9 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->run_psn, plan->run_psn);
 	fc_set(x, &kept->run_shift, plan->run_shift);
 	fc_set(x, &kept->state, plan->state);
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	if (plan->state == FC_PLAN_IGNORE)
-		fc_held_ignore(x, flow);
+		fc_orphans_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -143,13 +133,12 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state)
 {
 	if (flow >= FC_FLOWS_MAX || state > FC_PLAN_SUSPENDED || state == FC_PLAN_ACTIVE)
-		return fc_fail(EINVAL, "flow %u cannot be set to state %llu", flow,
-			       (unsigned long long)state);
+		return fc_fail(EINVAL, PLAN_STATE_REFUSED, .numbers = { flow, state });
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].state, state);
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	if (state == FC_PLAN_IGNORE)
-		fc_held_ignore(x, flow);
+		fc_orphans_ignore(x, flow);
 	fc_change_end(x);
 	return 0;
 }
@@ -158,10 +147,10 @@ void fc_plans_forget(struct fc_extractor *x)
 {
 	struct fc_staging_header *h = x->staging->header;
 
-	fc_held_replanned(x);
+	fc_orphans_replanned(x);
 	/* Before the tables that it names are freed; repeated after a kill it has the same result.
 	 */
-	fc_homes_close(x);
+	fc_ignore_placed(x);
 	for (uint32_t flow = 0; flow < FC_FLOWS_MAX; flow++) {
 		struct fc_flow_plan *plan = &x->staging->plans[flow];
 		if (!fc_plan_follows(plan))
@@ -179,7 +168,7 @@ void fc_plans_forget(struct fc_extractor *x)
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 {
 	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state != FC_PLAN_SUSPENDED)
-		return fc_fail(EINVAL, "flow %u has no suspended plan", flow);
+		return fc_fail(EINVAL, PLAN_NOT_SUSPENDED, .numbers = { flow });
 	fc_change_begin(x);
 	fc_set(x, &x->staging->plans[flow].deviating_number, UINT64_MAX);
 	fc_set(x, &x->staging->plans[flow].state, FC_PLAN_ACTIVE);
@@ -190,14 +179,13 @@ int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 int fc_plan_skip(struct fc_extractor *x, uint32_t flow, const struct fc_skip *skip)
 {
 	if (flow >= FC_FLOWS_MAX || skip->resume < skip->from)
-		return fc_fail(EINVAL, "the skip of flow %u is not valid", flow);
+		return fc_fail(EINVAL, SKIP_REVERSED, .numbers = { flow });
 	struct fc_flow_plan *plan = &x->staging->plans[flow];
 	if (!fc_plan_follows(plan))
-		return fc_fail(EINVAL, "flow %u has no plan that could skip messages", flow);
+		return fc_fail(EINVAL, SKIP_WITHOUT_PLAN, .numbers = { flow });
 	if (plan->skips_used &&
 	    skip->from < plan->skips[(plan->skips_used - 1) % FC_FLOW_SKIPS].resume)
-		return fc_fail(EINVAL, "flow %u: a skip at message %llu, before the last one", flow,
-			       (unsigned long long)skip->from);
+		return fc_fail(EINVAL, SKIP_BEFORE_LAST, .numbers = { flow, skip->from });
 	struct fc_skip *kept = &plan->skips[plan->skips_used % FC_FLOW_SKIPS];
 	fc_change_begin(x);
 	fc_set(x, &kept->from, skip->from);
@@ -219,32 +207,33 @@ int fc_frontier_pass(struct fc_extractor *x, uint32_t flow, uint64_t number)
 {
 	if (flow >= FC_FLOWS_MAX || x->staging->plans[flow].state == FC_PLAN_UNKNOWN ||
 	    x->staging->plans[flow].frontier == FC_NO_FRONTIER || number < fc_frontier(x, flow))
-		return fc_fail(EINVAL, "flow %u has no frontier before that message", flow);
+		return fc_fail(EINVAL, FRONTIER_NOT_BEFORE, .numbers = { flow, number });
 	fc_change_begin(x);
 	fc_set(x, fc_shard_frontier(x->shard, x->staging->plans[flow].frontier), number);
 	fc_change_end(x);
 	return 0;
 }
 
-void fc_homes_close(struct fc_extractor *x)
+void fc_ignore_placed(struct fc_extractor *x)
 {
 	/* Without journal: repeated it has the same result. */
 	for (uint64_t i = 0; i <= x->staging->mask; i++)
-		if (fc_home_kind(&x->staging->homes[i]) == FC_HOME_SHARD)
-			x->staging->homes[i].kind = FC_HOME_IGNORED;
+		if (fc_placement_kind(&x->staging->placements[i]) == FC_PLACEMENT_SHARD)
+			x->staging->placements[i].kind = FC_PLACEMENT_IGNORED;
 }
 
-/* Sets the home of a staged message, if the pool still has the message. */
-static void rehome(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
-		   uint64_t where, uint64_t step)
+/* Sets the placement of a staged message, if the pool still has the message. */
+static void redirect(struct fc_extractor *x, const struct fc_message *m, uint64_t kind,
+		     uint64_t where, uint64_t step)
 {
-	if (x->staging->homes[m->position & x->staging->mask].position == m->position)
-		fc_home_set(x, m->position, kind, where, step);
+	if (x->staging->placements[m->position & x->staging->mask].position == m->position)
+		fc_placement_set(x, m->position, kind, where, step);
 }
 
 /* Moves the received packets of a message to the shard. Each packet's bit moves with it, so that a
  * commit in between loses no count. */
-static void move_packets(struct fc_extractor *x, struct fc_staged *r, const struct fc_decision *d)
+static void move_packets(struct fc_extractor *x, struct fc_staged *r,
+			 const struct fc_placement_decision *d)
 {
 	uint64_t *bitmap = (uint64_t *)(x->staging->data + r->block_at);
 	const uint8_t *payload = (const uint8_t *)bitmap + r->bitmap_bytes;
@@ -274,10 +263,10 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	struct fc_message m = r->message;
 	if (m.number == FC_NUMBER_UNKNOWN)
 		m.number = number;
-	const struct fc_decision d = fc_home_decide(x, &m);
+	const struct fc_placement_decision d = fc_placement_decide(x, &m);
 	fc_change_begin(x);
-	fc_home_note(x, &m, &d);
-	if (d.kind == FC_HOME_SHARD) {
+	fc_placement_note(x, &m, &d);
+	if (d.kind == FC_PLACEMENT_SHARD) {
 		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
 				  r->conflict_stop - r->conflict_from);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
@@ -285,12 +274,12 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
 	}
-	if (d.kind != FC_HOME_STAGED) {
-		rehome(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
-		fc_record_give(x, record);
+	if (d.kind != FC_PLACEMENT_STAGED) {
+		redirect(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);
+		fc_record_free(x, record);
 	}
 	fc_change_end(x);
-	return d.kind != FC_HOME_STAGED;
+	return d.kind != FC_PLACEMENT_STAGED;
 }
 
 uint64_t fc_staged_place_many(struct fc_extractor *x, const uint64_t *records,
@@ -313,8 +302,8 @@ uint64_t fc_staged_place_many(struct fc_extractor *x, const uint64_t *records,
 void fc_staged_release(struct fc_extractor *x, uint64_t record)
 {
 	fc_change_begin(x);
-	rehome(x, &x->staging->records[record].message, FC_HOME_IGNORED, 0, 0);
-	fc_record_give(x, record);
+	redirect(x, &x->staging->records[record].message, FC_PLACEMENT_IGNORED, 0, 0);
+	fc_record_free(x, record);
 	fc_change_end(x);
 }
 

@@ -1,7 +1,7 @@
 /* Two complete packets with the same PSN that differ: which one did the sender send? If a key has
  * several owners, or a packet was refused, they belong to different messages. The mark names the
  * other message to the extractor, which compares the bytes. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 /* Whether the packet is part of message `m`, with PSNs as its owner counts them. */
 static bool is_at(const struct fc_arrival *a, const struct fc_message *m)
@@ -22,7 +22,7 @@ static bool is_at(const struct fc_arrival *a, const struct fc_message *m)
 static bool knows_key(const struct fc_arrival *a, const struct fc_message *m, uint32_t rkey)
 {
 	return !(m->flags & FC_MESSAGE_RETH) || m->rkey == rkey ||
-	       !fc_chain_foreign_rkey(a->parser->flows, a->flow, rkey);
+	       !fc_message_list_foreign_rkey(a->parser->flows, a->flow, rkey);
 }
 
 /* Whether a packet without an address cannot belong to this owner, whose memory keys the sending
@@ -31,13 +31,13 @@ static bool knows_key(const struct fc_arrival *a, const struct fc_message *m, ui
 static bool is_over(const struct fc_arrival *a, const struct fc_flow *owner, uint64_t psn)
 {
 	return owner != a->flow &&
-	       (owner->next_psn > psn + FC_COPY_PACKETS || a->flow->unbroken >= FC_LEAP_PACKETS);
+	       (owner->next_psn > psn + FC_COPY_PACKETS || a->flow->unbroken >= FC_FAR_PACKETS);
 }
 
 /* The message of this owner, other than `own`, that the packet may belong to; or NULL. Without an
  * address it may be any message with such a packet, since what `own` states may be forged. */
-static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
-				   const struct fc_message *own)
+static struct fc_message *alternative_of(struct fc_arrival *a, struct fc_flow *owner,
+					 const struct fc_message *own)
 {
 	const struct fc_packet *p = a->packet;
 	struct fc_arrival as = *a;
@@ -46,37 +46,37 @@ static struct fc_message *rival_of(struct fc_arrival *a, struct fc_flow *owner,
 		as.flow = owner;
 		as.psn = fc_unwrap(owner, p->psn);
 	}
-	struct fc_message *m = fc_chain_find(a->parser->flows, owner, as.psn).at;
+	struct fc_message *m = fc_message_list_find(a->parser->flows, owner, as.psn).at;
 	if (!m || m == own || !is_at(&as, m))
 		return NULL;
 	if (p->flags & FC_PACKET_RETH) {
 		if (!knows_key(&as, m, p->rkey))
 			return NULL;
-		a->mark->alike = 1;
+		a->mark->same_headers = 1;
 	} else {
 		const bool addressed = own && own->flags & FC_MESSAGE_RETH;
 		const bool known = addressed && knows_key(&as, m, own->rkey);
 
 		if (addressed && !known && is_over(a, owner, as.psn))
 			return NULL;
-		a->mark->alike = known && own->length_bytes == m->length_bytes;
+		a->mark->same_headers = known && own->length_bytes == m->length_bytes;
 	}
 	return m;
 }
 
-void fc_note_rival(struct fc_arrival *a, enum fc_verdict said)
+void fc_note_alternative(struct fc_arrival *a, enum fc_verdict said)
 {
 	struct fc_flows *flows = a->parser->flows;
 	const struct fc_message *own = fc_message_at(flows, a->mark->message);
-	struct fc_message *rival = NULL;
+	struct fc_message *found = NULL;
 
 	if (said != FC_WRITE && said != FC_DOUBTFUL && said != FC_ORPHAN && said != FC_REFUSED)
 		return;
 	if (said == FC_DOUBTFUL)
-		rival = rival_of(a, a->flow, own);
+		found = alternative_of(a, a->flow, own);
 	if (a->flow->owner & FC_OWNER_SEVERAL)
-		for (struct fc_flow *o = a->list; o && !rival; o = fc_owner_after(flows, o))
-			rival = rival_of(a, o, own);
-	if (rival && fc_is_genuine(a))
-		a->mark->rival = rival->position;
+		for (struct fc_flow *o = a->list; o && !found; o = fc_owner_after(flows, o))
+			found = alternative_of(a, o, own);
+	if (found && fc_is_genuine(a))
+		a->mark->alternative = found->position;
 }

@@ -1,6 +1,6 @@
 /* Requests that a receiver refused: a NAK that puts its queue pair in error names the request that
  * did not reach memory; nothing after it did either. */
-#include "fc_owners.h"
+#include "fc_qp_owner.h"
 
 /* A mirror may deliver an ACK before the packets that it acknowledges. */
 #define EARLY_PSNS 64
@@ -87,7 +87,7 @@ static void refuse_known(struct fc_arrival *a, const struct fc_flow *flow, uint6
 	struct fc_message *m = fc_message_at(flows, flow->last_message);
 
 	if (before) {
-		const struct fc_neighbours near = fc_chain_find(flows, flow, before);
+		const struct fc_neighbours near = fc_message_list_find(flows, flow, before);
 		m = near.at ? near.at : near.before;
 	}
 

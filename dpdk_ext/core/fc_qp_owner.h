@@ -1,7 +1,7 @@
-/* Owners of a key: which of the flows of a key, in which network, a packet belongs to. fc_owner.c:
- * owners; fc_network.c: networks. */
-#ifndef FC_OWNERS_H
-#define FC_OWNERS_H
+/* Owners of a key: which of the flows of a key, in which network, a packet belongs to.
+ * fc_qp_owner.c: owners; fc_tenant_network.c: networks. */
+#ifndef FC_QP_OWNER_H
+#define FC_QP_OWNER_H
 
 #include "fc_flow_ops.h"
 
@@ -11,7 +11,7 @@
 #define FC_RESTED_NS 20000000000ull
 /* Packets far from everything in flight after which they are believed to be the owner's. One may
  * be forged; after a pause of the capture there are many. */
-#define FC_LEAP_PACKETS 16
+#define FC_FAR_PACKETS 16
 /* Most packets by which a mirror reorders a packet or a copy of it within a connection. */
 #define FC_COPY_PACKETS 64
 /* Most owners of one key; more can only be forged. */
@@ -75,7 +75,7 @@ static inline bool fc_is_doubtful(const struct fc_arrival *a, const struct fc_ne
 	const struct fc_flow *flow = a->flow;
 	const bool goes_on = near->at && a->psn >= flow->next_psn;
 
-	return ((flow->owner & FC_OWNER_DOUBTED && !goes_on) || a->contested ||
+	return ((flow->owner & FC_OWNER_DOUBTED && !goes_on) || a->owner_silent ||
 		fc_is_other_port(a) || fc_is_far_behind(a) || fc_is_at_rest(a, near)) &&
 	       flow->next_psn;
 }
@@ -98,8 +98,8 @@ struct fc_flow *fc_flow_reincarnate(struct fc_arrival *a);
 struct fc_flow *fc_owner_after(const struct fc_flows *flows, const struct fc_flow *flow);
 void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_flow *dropped);
 void fc_owner_first(struct fc_arrival *a, struct fc_flow *before, struct fc_flow *flow);
-/* fc_network.c: lists of owners of one key, one per network; `head` is the first owner of the
- * first list. Returns the list of `network`, or NULL. */
+/* fc_tenant_network.c: lists of owners of one key, one per network; `head` is the first owner of
+ * the first list. Returns the list of `network`, or NULL. */
 struct fc_flow *fc_network_find(const struct fc_flows *flows, struct fc_flow *head,
 				uint64_t network);
 /* Whether the list that begins with `first` has writes in this network. */
@@ -112,7 +112,7 @@ void fc_network_note(struct fc_arrival *a, struct fc_flow *first);
 void fc_network_first(struct fc_arrival *a, struct fc_flow *head, struct fc_flow *was,
 		      struct fc_flow *is);
 
-/* fc_owner.c: whether the ICRC is right, checked even if it was not sampled. Required before a
+/* fc_qp_owner.c: whether the ICRC is right, checked even if it was not sampled. Required before a
  * packet changes the owner of a queue pair or the trust in its messages. */
 bool fc_is_genuine(struct fc_arrival *a);
 /* Whether a First or Only packet of a known message has the same content as before. */
@@ -124,10 +124,10 @@ enum fc_verdict fc_doubt_owner(struct fc_arrival *a, enum fc_verdict verdict);
 /* Whether this RETH packet shows that the queue pair has a new owner. */
 bool fc_is_new_owner(const struct fc_arrival *a, const struct fc_neighbours *near);
 /* The message with a new key that this RETH packet, with a known key, contradicts; or NULL. */
-struct fc_message *fc_weak_rival(const struct fc_arrival *a, const struct fc_neighbours *near);
+struct fc_message *fc_weaker_message(const struct fc_arrival *a, const struct fc_neighbours *near);
 /* Counts packets far from everything in flight; true: there are enough for the owner to continue
  * there. */
-bool fc_leaps(struct fc_arrival *a);
+bool fc_far_packets_agree(struct fc_arrival *a);
 /* Trust in a message that begins with this RETH packet. */
 enum fc_message_standing fc_standing_of(const struct fc_arrival *a,
 					const struct fc_neighbours *near);

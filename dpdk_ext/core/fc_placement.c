@@ -1,4 +1,4 @@
-/* The home of a message: where its packets go (staging, shard, ignored, dropped). It is chosen
+/* The placement of a message: where its packets go (staging, shard, ignored, dropped). It is chosen
  * with the first packet and stored, so that all packets go the same way. */
 #include "fc_ll128.h"
 #include "fc_roce.h"
@@ -105,13 +105,14 @@ bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *se
 }
 
 static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_plan *plan,
-			     const struct fc_message *m, uint64_t number, struct fc_decision *d)
+			     const struct fc_message *m, uint64_t number,
+			     struct fc_placement_decision *d)
 {
 	uint64_t nth;
 
 	if (!fc_place_in_plan(plan, number, &nth) ||
 	    !fc_send_in_plan(plan, nth, &d->send, &d->step)) {
-		d->kind = FC_HOME_IGNORED;
+		d->kind = FC_PLACEMENT_IGNORED;
 		return;
 	}
 	const struct fc_send *send = &x->staging->sends[d->send];
@@ -123,13 +124,13 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 	if (!in_turn(x, plan, number))
 		return;
 	if (send->kind != FC_SEND_FINAL)
-		d->kind = FC_HOME_IGNORED;
+		d->kind = FC_PLACEMENT_IGNORED;
 	else if (fc_place_generation(x, d->step) < 0)
-		d->kind = is_past(x, d->step) ? FC_HOME_IGNORED : FC_HOME_STAGED;
+		d->kind = is_past(x, d->step) ? FC_PLACEMENT_IGNORED : FC_PLACEMENT_STAGED;
 	else if (fc_is_ll128(send->protocol) && plan->flag_offset == UINT64_MAX)
-		d->kind = FC_HOME_SHARD; /* flags of a packet are compared with each other */
+		d->kind = FC_PLACEMENT_SHARD; /* flags of a packet are compared with each other */
 	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, number, &d->flag))
-		d->kind = FC_HOME_SHARD;
+		d->kind = FC_PLACEMENT_SHARD;
 }
 
 bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number)
@@ -141,34 +142,36 @@ bool fc_plan_covers(const struct fc_flow_plan *plan, uint64_t number)
 		number < plan->deviating_number);
 }
 
-struct fc_decision fc_home_decide(const struct fc_extractor *x, const struct fc_message *m)
+struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
+						 const struct fc_message *m)
 {
 	const struct fc_flow_plan *plan = &x->staging->plans[m->flow];
 	const uint64_t number = fc_number_in_plan(plan, m->number);
-	struct fc_decision d = { .kind = FC_HOME_STAGED };
+	struct fc_placement_decision d = { .kind = FC_PLACEMENT_STAGED };
 
 	if (plan->state == FC_PLAN_IGNORE)
-		d.kind = FC_HOME_IGNORED;
+		d.kind = FC_PLACEMENT_IGNORED;
 	else if (m->standing == FC_STANDING_UNPROVEN)
-		d.kind = FC_HOME_STAGED; /* may be forged by another sender */
+		d.kind = FC_PLACEMENT_STAGED; /* may be forged by another sender */
 	else if (fc_plan_covers(plan, number)) {
 		if (number < plan->first_number || m->flags & FC_MESSAGE_CLOSING)
-			d.kind = FC_HOME_IGNORED;
+			d.kind = FC_PLACEMENT_IGNORED;
 		else
 			decide_by_number(x, plan, m, number, &d);
 	}
 	return d;
 }
 
-void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
-		  const struct fc_decision *decision)
+void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
+		       const struct fc_placement_decision *decision)
 {
 	struct fc_flow_plan *plan = &x->staging->plans[m->flow];
 	const uint64_t number = fc_number_in_plan(plan, m->number);
 
 	if (decision->of_step && decision->step > plan->last_step)
 		fc_set(x, &plan->last_step, decision->step);
-	if (decision->of_step && decision->kind != FC_HOME_STAGED && number >= plan->next_number)
+	if (decision->of_step && decision->kind != FC_PLACEMENT_STAGED &&
+	    number >= plan->next_number)
 		fc_set(x, &plan->next_number, number + 1);
 	if (decision->of_step && plan->frontier != FC_NO_FRONTIER &&
 	    number == fc_plan_frontier(x, plan))
@@ -180,15 +183,15 @@ void fc_home_note(struct fc_extractor *x, const struct fc_message *m,
 	}
 }
 
-void fc_home_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
-		 uint64_t step)
+void fc_placement_set(struct fc_extractor *x, uint64_t position, uint64_t kind, uint64_t where,
+		      uint64_t step)
 {
-	struct fc_home *home = &x->staging->homes[position & x->staging->mask];
+	struct fc_placement *placement = &x->staging->placements[position & x->staging->mask];
 
-	fc_set(x, &home->kind, kind);
-	fc_set(x, &home->where, where);
-	fc_set(x, &home->step, step);
-	fc_set(x, &home->position, position);
+	fc_set(x, &placement->kind, kind);
+	fc_set(x, &placement->where, where);
+	fc_set(x, &placement->step, step);
+	fc_set(x, &placement->position, position);
 }
 
 void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets)
@@ -198,19 +201,19 @@ void fc_note_full(struct fc_extractor *x, uint64_t flow, uint64_t packets)
 		x->counters->unlearned_full_packets += packets;
 }
 
-void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
-		     const struct fc_piece *piece)
+void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, uint64_t offset_bytes,
+		const struct fc_packet_payload *piece)
 {
-	switch (fc_home_kind(home)) {
-	case FC_HOME_STAGED:
-		fc_stage_packet(x, home->where, piece);
+	switch (fc_placement_kind(placement)) {
+	case FC_PLACEMENT_STAGED:
+		fc_stage_packet(x, placement->where, piece);
 		break;
-	case FC_HOME_SHARD:
-		fc_place_packet(x, &x->staging->sends[home->where], home->step,
-				(uint32_t)(home->kind >> FLAG_SHIFT), offset_bytes, piece->payload,
-				piece->payload_bytes);
+	case FC_PLACEMENT_SHARD:
+		fc_place_packet(x, &x->staging->sends[placement->where], placement->step,
+				(uint32_t)(placement->kind >> FLAG_SHIFT), offset_bytes,
+				piece->payload, piece->payload_bytes);
 		break;
-	case FC_HOME_DROPPED:
+	case FC_PLACEMENT_DROPPED:
 		fc_note_full(x, piece->flow, 1);
 		break;
 	default:
@@ -218,8 +221,9 @@ void fc_home_deliver(struct fc_extractor *x, const struct fc_home *home, uint64_
 	}
 }
 
-void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
-			  const struct fc_message *m, const struct fc_piece *piece, bool differs)
+void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placement,
+		       const struct fc_message *m, const struct fc_packet_payload *piece,
+		       bool differs)
 {
 	const uint64_t nth = piece->psn - m->first_psn;
 
@@ -227,102 +231,103 @@ void fc_home_deliver_held(struct fc_extractor *x, const struct fc_home *home,
 		x->counters->ignored_packets++; /* contains no packet of this message */
 		return;
 	}
-	fc_home_deliver(x, home, nth * m->pmtu_bytes, piece);
+	fc_deliver(x, placement, nth * m->pmtu_bytes, piece);
 	if (differs)
-		fc_contest(x, home, piece);
+		fc_conflict_note(x, placement, piece);
 }
 
 /* Delivers packets that arrived before their message was known. Returns FC_SLOT_NEEDS_COMMIT if
  * the journal has no room for more of them in this change; they stay. */
-static enum fc_slot_end deliver_held(struct fc_extractor *x, const struct fc_home *home,
-				     const struct fc_message *m)
+static enum fc_slot_result deliver_held(struct fc_extractor *x,
+					const struct fc_placement *placement,
+					const struct fc_message *m)
 {
 	const uint64_t stop = m->first_psn + m->packets;
 	uint64_t i;
 
-	while ((i = fc_held_find(x, m->flow, m->first_psn, stop)) != UINT64_MAX) {
-		const struct fc_held *held = &x->staging->held[i];
-		const struct fc_piece piece = {
-			.flow = held->flow,
-			.psn = held->psn,
-			.payload = x->staging->held_data + i * FC_HELD_BYTES,
-			.payload_bytes = (uint32_t)held->payload_bytes,
+	while ((i = fc_orphan_find(x, m->flow, m->first_psn, stop)) != UINT64_MAX) {
+		const struct fc_orphan *orphan = &x->staging->orphans[i];
+		const struct fc_packet_payload piece = {
+			.flow = orphan->flow,
+			.psn = orphan->psn,
+			.payload = x->staging->orphan_data + i * FC_ORPHAN_BYTES,
+			.payload_bytes = (uint32_t)orphan->payload_bytes,
 		};
 		if (fc_journal_left(x) < 3 * FC_JOURNAL_PACKET)
 			return FC_SLOT_NEEDS_COMMIT;
-		fc_home_deliver_held(x, home, m, &piece, held->differs != 0);
-		fc_held_release(x, i);
+		fc_deliver_orphan(x, placement, m, &piece, orphan->differs != 0);
+		fc_orphan_release(x, i);
 	}
 	return FC_SLOT_DONE;
 }
 
 /* Delivers those that did not fit into the previous change. Its slot is the first of this change,
  * also for an extractor that was killed between the two. */
-static enum fc_slot_end deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
-				     const struct fc_home *home)
+static enum fc_slot_result deliver_rest(struct fc_extractor *x, const struct fc_mark *mark,
+					const struct fc_placement *placement)
 {
 	struct fc_message m;
 
-	if (!x->first_slot || !x->staging->header->held_used ||
+	if (!x->first_slot || !x->staging->header->orphans_used ||
 	    !fc_flows_message(x->flows, mark->message, &m))
 		return FC_SLOT_DONE;
-	return deliver_held(x, home, &m);
+	return deliver_held(x, placement, &m);
 }
 
 /* There is no room to stage message `m`. Nothing was changed for it so far. */
-static enum fc_slot_end without_room(struct fc_extractor *x, const struct fc_message *m)
+static enum fc_slot_result without_room(struct fc_extractor *x, const struct fc_message *m)
 {
 	if (!fc_record_fits(x, m))
 		return FC_SLOT_DONE;
-	if (x->freed || fc_claims_give_way(x, m))
+	if (x->freed || fc_incomplete_reclaim(x, m))
 		return FC_SLOT_NEEDS_COMMIT;
 	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;
 }
 
-/* Chooses the home of the message in `mark`; FC_SLOT_DONE: it has one now. */
-static enum fc_slot_end settle(struct fc_extractor *x, const struct fc_mark *mark,
-			       const struct fc_home *home)
+/* Chooses the placement of the message in `mark`; FC_SLOT_DONE: it has one now. */
+static enum fc_slot_result settle(struct fc_extractor *x, const struct fc_mark *mark,
+				  const struct fc_placement *placement)
 {
 	struct fc_message m;
 	uint64_t where;
 
 	if (!fc_flows_message(x->flows, mark->message, &m) || m.flow >= FC_FLOWS_MAX) {
-		fc_home_set(x, mark->message, FC_HOME_IGNORED, 0, 0);
+		fc_placement_set(x, mark->message, FC_PLACEMENT_IGNORED, 0, 0);
 		return FC_SLOT_DONE;
 	}
 	fc_number_in_run(&x->staging->plans[m.flow], &m);
-	struct fc_decision d = fc_home_decide(x, &m);
+	struct fc_placement_decision d = fc_placement_decide(x, &m);
 	where = d.send;
-	if (d.kind == FC_HOME_STAGED) {
-		where = fc_record_take(x, &m);
-		const enum fc_slot_end end =
+	if (d.kind == FC_PLACEMENT_STAGED) {
+		where = fc_record_allocate(x, &m);
+		const enum fc_slot_result end =
 			where == UINT64_MAX ? without_room(x, &m) : FC_SLOT_DONE;
 		if (end != FC_SLOT_DONE)
 			return end;
 		if (where == UINT64_MAX)
-			d.kind = FC_HOME_DROPPED;
+			d.kind = FC_PLACEMENT_DROPPED;
 	}
-	fc_home_note(x, &m, &d);
-	fc_home_set(x, mark->message, d.kind | (uint64_t)d.flag << FLAG_SHIFT, where, d.step);
-	return deliver_held(x, home, &m);
+	fc_placement_note(x, &m, &d);
+	fc_placement_set(x, mark->message, d.kind | (uint64_t)d.flag << FLAG_SHIFT, where, d.step);
+	return deliver_held(x, placement, &m);
 }
 
 /* A staged message turned out to be longer and there is no room for it: its bytes can no longer be
  * located, so it is dropped. */
-static void drop_staged(struct fc_extractor *x, const struct fc_home *home)
+static void drop_staged(struct fc_extractor *x, const struct fc_placement *placement)
 {
-	const struct fc_staged *r = &x->staging->records[home->where];
+	const struct fc_staged *r = &x->staging->records[placement->where];
 
 	fc_note_full(x, r->message.flow, r->packets_seen);
-	fc_record_give(x, home->where);
-	fc_home_set(x, home->position, FC_HOME_DROPPED, 0, 0);
+	fc_record_free(x, placement->where);
+	fc_placement_set(x, placement->position, FC_PLACEMENT_DROPPED, 0, 0);
 }
 
 /* Updates a staged message with what the parser learned from this packet. */
-static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mark,
-			       const struct fc_home *home)
+static enum fc_slot_result follow(struct fc_extractor *x, const struct fc_mark *mark,
+				  const struct fc_placement *placement)
 {
-	const struct fc_message *kept = &x->staging->records[home->where].message;
+	const struct fc_message *kept = &x->staging->records[placement->where].message;
 	struct fc_message m;
 
 	if (!fc_flows_message(x->flows, mark->message, &m))
@@ -332,37 +337,38 @@ static enum fc_slot_end follow(struct fc_extractor *x, const struct fc_mark *mar
 	 * while it was written. */
 	if (moved && !fc_has_reth(mark->opcode))
 		return FC_SLOT_DONE;
-	if (!fc_stage_follow(x, home->where, &m)) {
-		const enum fc_slot_end end = without_room(x, &m);
+	if (!fc_stage_follow(x, placement->where, &m)) {
+		const enum fc_slot_result end = without_room(x, &m);
 		if (end != FC_SLOT_DONE)
 			return end;
-		drop_staged(x, home);
+		drop_staged(x, placement);
 	}
-	return moved ? deliver_held(x, home, &m) : FC_SLOT_DONE;
+	return moved ? deliver_held(x, placement, &m) : FC_SLOT_DONE;
 }
 
-enum fc_slot_end fc_home_packet(struct fc_extractor *x, const struct fc_mark *mark,
-				const struct fc_piece *piece)
+enum fc_slot_result fc_deliver_packet(struct fc_extractor *x, const struct fc_mark *mark,
+				      const struct fc_packet_payload *piece)
 {
-	struct fc_home *home = &x->staging->homes[mark->message & x->staging->mask];
-	enum fc_slot_end end = FC_SLOT_DONE;
+	struct fc_placement *placement = &x->staging->placements[mark->message & x->staging->mask];
+	enum fc_slot_result end = FC_SLOT_DONE;
 
-	if (FC_UNLIKELY(home->position != mark->message)) {
+	if (FC_UNLIKELY(placement->position != mark->message)) {
 		if (x->staging->plans[mark->flow].state == FC_PLAN_IGNORE) {
 			x->counters->ignored_packets++;
 			return FC_SLOT_DONE;
 		}
-		end = settle(x, mark, home);
+		end = settle(x, mark, placement);
 	} else {
-		end = deliver_rest(x, mark, home);
-		if (end == FC_SLOT_DONE && home->kind == FC_HOME_STAGED &&
+		end = deliver_rest(x, mark, placement);
+		if (end == FC_SLOT_DONE && placement->kind == FC_PLACEMENT_STAGED &&
 		    mark->opcode != FC_RC_WRITE_MIDDLE)
-			end = follow(x, mark, home);
+			end = follow(x, mark, placement);
 	}
 	if (end != FC_SLOT_DONE)
 		return end;
-	fc_home_deliver(x, home, mark->offset_bytes, piece);
-	if (FC_UNLIKELY(mark->rival))
-		fc_contest_packet(x, mark->rival, mark->alike ? home : NULL, piece);
+	fc_deliver(x, placement, mark->offset_bytes, piece);
+	if (FC_UNLIKELY(mark->alternative))
+		fc_compare_alternative(x, mark->alternative, mark->same_headers ? placement : NULL,
+				       piece);
 	return end;
 }

@@ -7,7 +7,7 @@
 
 #define WORD_UNITS 64
 
-_Static_assert((int)FC_HELD_BYTES >= (int)FC_LL128_GROUP_DATA, "the scratch holds a group");
+_Static_assert((int)FC_ORPHAN_BYTES >= (int)FC_LL128_GROUP_DATA, "the scratch holds a group");
 
 /* A generation that is written, and the layout of its units. */
 struct target {
@@ -65,8 +65,8 @@ static void cover(const struct target *t, uint64_t from, uint64_t stop)
 		fc_set(t->x, &t->coverage[word], t->coverage[word] | mask_of(from, stop, word));
 	uint64_t *sum = &t->generation->covered_units;
 	if (from >= t->units) {
-		fc_copy_fence(); /* pairs with fc_shard_held() */
-		sum = &t->generation->held_units;
+		fc_copy_fence(); /* pairs with fc_shard_has_module_buffers() */
+		sum = &t->generation->module_buffer_units;
 	}
 	fc_set(t->x, sum, *sum + stop - from);
 	t->x->counters->placed_bytes += (stop - from) << t->shift;
@@ -74,18 +74,18 @@ static void cover(const struct target *t, uint64_t from, uint64_t stop)
 
 static void place_unit(const struct target *t, uint64_t unit, const uint8_t *bytes)
 {
-	uint8_t *home = t->data + (unit << t->shift);
+	uint8_t *placement = t->data + (unit << t->shift);
 	const uint64_t size = 1ull << t->shift;
 
 	if (!(t->coverage[unit / WORD_UNITS] >> (unit % WORD_UNITS) & 1)) {
-		memcpy(home, bytes, size);
+		memcpy(placement, bytes, size);
 		cover(t, unit, unit + 1);
-	} else if (!memcmp(home, bytes, size)) {
+	} else if (!memcmp(placement, bytes, size)) {
 		t->x->counters->duplicate_bytes += size;
 	} else {
 		t->x->counters->conflict_bytes += size;
 		uint64_t *sum = unit < t->units ? &t->generation->conflict_bytes
-						: &t->generation->held_conflict_bytes;
+						: &t->generation->module_buffer_conflict_bytes;
 		fc_set(t->x, sum, *sum + size);
 	}
 }
@@ -176,9 +176,10 @@ void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint6
 	if (generation < 0 || !bytes)
 		return;
 	struct fc_generation *g = &x->shard->header->generations[generation];
-	const bool held = send->segments && x->staging->segments[send->first_segment].dst_byte >=
-						    x->shard->header->gradient_bytes;
-	uint64_t *sum = held ? &g->held_conflict_bytes : &g->conflict_bytes;
+	const bool is_buffer =
+		send->segments && x->staging->segments[send->first_segment].dst_byte >=
+					  x->shard->header->gradient_bytes;
+	uint64_t *sum = is_buffer ? &g->module_buffer_conflict_bytes : &g->conflict_bytes;
 	fc_set(x, sum, *sum + bytes);
 }
 

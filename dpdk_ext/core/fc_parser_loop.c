@@ -21,11 +21,10 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 {
 	*out = NULL;
 	if (!flows->map.writable)
-		return fc_fail(EACCES, "the flow table was opened read only");
+		return fc_fail(EACCES, FLOW_TABLE_READ_ONLY);
 	if (flows->mask + 1 < 2 * (ring->mask + 1))
-		return fc_fail(
-			EINVAL, "%llu message records for %llu slots: twice as many are needed",
-			(unsigned long long)flows->mask + 1, (unsigned long long)ring->mask + 1);
+		return fc_fail(EINVAL, FLOW_TABLE_TOO_SMALL,
+			       .numbers = { flows->mask + 1, ring->mask + 1 });
 	const uint64_t parsed = fc_ring_parsed(ring);
 	const int code = fc_undo_roll_back(flows, parsed);
 	if (code < 0)
@@ -40,7 +39,7 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 	if (!parser || !epochs || !fc_jumps_open(parser)) {
 		fc_parser_close(parser);
 		free(parser ? NULL : epochs);
-		return fc_fail(ENOMEM, "no memory for the parser's own tables");
+		return fc_fail(ENOMEM, PARSER_WITHOUT_MEMORY);
 	}
 	parser->icrc_every = icrc_every;
 	struct fc_parse_commit commit;

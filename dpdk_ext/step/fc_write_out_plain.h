@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "fc_digest.h"
-#include "fc_step_twin.h"
+#include "fc_step_variant.h"
 
 struct v_sums {
 	uint8_t lanes[FC_DIGEST_PAIR];

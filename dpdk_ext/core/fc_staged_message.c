@@ -15,7 +15,8 @@ uint32_t fc_bytes_of_packet(const struct fc_message *m, uint64_t nth)
 	return left < m->pmtu_bytes ? (uint32_t)left : m->pmtu_bytes;
 }
 
-bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct fc_piece *piece)
+bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept,
+		     const struct fc_packet_payload *piece)
 {
 	const bool same = !memcmp(kept, piece->payload, piece->payload_bytes);
 
@@ -26,7 +27,8 @@ bool fc_compare_copy(struct fc_extractor *x, const uint8_t *kept, const struct f
 	return same;
 }
 
-void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
+void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
+		       const struct fc_packet_payload *piece)
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const uint64_t from = (piece->psn - r->message.first_psn) * r->message.pmtu_bytes;
@@ -38,7 +40,7 @@ void fc_stage_conflict(struct fc_extractor *x, uint64_t record, const struct fc_
 		fc_set(x, &r->conflict_stop, stop);
 }
 
-void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_piece *piece)
+void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_packet_payload *piece)
 {
 	struct fc_staged *r = &x->staging->records[record];
 	const uint64_t nth = piece->psn - r->message.first_psn;
@@ -48,15 +50,15 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 		return;
 	}
 	uint64_t *word = (uint64_t *)(x->staging->data + r->block_at) + nth / 64;
-	uint8_t *home =
+	uint8_t *placement =
 		x->staging->data + r->block_at + r->bitmap_bytes + nth * r->message.pmtu_bytes;
 	x->counters->staged_packets++;
 	if (*word >> (nth % 64) & 1) {
-		if (!fc_compare_copy(x, home, piece))
+		if (!fc_compare_copy(x, placement, piece))
 			fc_stage_conflict(x, record, piece);
 		return;
 	}
-	memcpy(home, piece->payload, piece->payload_bytes);
+	memcpy(placement, piece->payload, piece->payload_bytes);
 	x->counters->staged_bytes += piece->payload_bytes;
 	fc_set(x, word, *word | 1ull << (nth % 64));
 	fc_set(x, &r->packets_seen, r->packets_seen + 1);
@@ -64,7 +66,7 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pi
 		struct fc_staging_header *h = x->staging->header;
 		fc_set(x, &h->completions, h->completions + 1);
 		fc_set(x, &r->completed, h->completions);
-		fc_claim_end(x, record);
+		fc_incomplete_end(x, record);
 	}
 }
 
@@ -116,7 +118,7 @@ static bool reshape(struct fc_extractor *x, uint64_t record, const struct fc_mes
 		fc_set(x, &r->conflict_from, moved(&was, now, r->conflict_from));
 		fc_set(x, &r->conflict_stop, moved(&was, now, r->conflict_stop));
 	}
-	fc_block_give(x, old_at, old_bytes);
+	fc_block_free(x, old_at, old_bytes);
 	fc_record_describe(x, r, now);
 	return true;
 }

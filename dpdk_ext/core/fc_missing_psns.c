@@ -2,13 +2,13 @@
  * that no longer fit are only counted. */
 #include "fc_flow_ops.h"
 
-bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn)
+bool fc_psn_is_missing(const struct fc_flow *flow, uint64_t psn)
 {
-	return fc_holes_missing_in(flow, psn, psn + 1) != 0;
+	return fc_psns_missing_in(flow, psn, psn + 1) != 0;
 }
 
 /* Everything outside [first_psn, next_psn) also counts as missing. */
-uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop)
+uint64_t fc_psns_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	uint64_t missing = 0;
 
@@ -89,7 +89,7 @@ static bool fill(struct fc_flow *flow, uint64_t start, uint64_t stop)
 	return found;
 }
 
-void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
+void fc_psns_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	start = start > flow->first_psn ? start : flow->first_psn;
 	stop = stop < flow->next_psn ? stop : flow->next_psn;
@@ -100,7 +100,7 @@ void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t sta
 	add_hole(flow, start, stop);
 }
 
-bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
+bool fc_psns_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop)
 {
 	if (flow->next_psn == 0) {
 		fc_touch_flow_rest(parser, flow);

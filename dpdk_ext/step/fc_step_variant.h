@@ -1,6 +1,6 @@
 /* What each instruction set brings, chosen at run time (fc_step.c). */
-#ifndef FC_STEP_TWIN_H
-#define FC_STEP_TWIN_H
+#ifndef FC_STEP_VARIANT_H
+#define FC_STEP_VARIANT_H
 
 #include <math.h>
 #include <stdbool.h>
@@ -51,7 +51,7 @@ struct fc_step_run {
 	struct fc_step_sent sent[FC_STEP_SECTIONS_MAX];
 };
 
-struct fc_step_twin {
+struct fc_step_variant {
 	const char *name;
 	void (*take)(const struct fc_step_run *run);
 	/* A run of which nothing else is made meanwhile. */
@@ -66,12 +66,12 @@ struct fc_step_twin {
 	void (*flow)(const struct fc_step_run *run, uint64_t runs, uint64_t *const sums[3]);
 };
 
-/* The twin that runs (fc_step_choose). */
-const struct fc_step_twin *fc_step_chosen(void);
+/* The variant that runs (fc_step_choose). */
+const struct fc_step_variant *fc_step_chosen(void);
 
-extern const struct fc_step_twin fc_step_plain;
+extern const struct fc_step_variant fc_step_plain;
 #if defined(__x86_64__)
-extern const struct fc_step_twin fc_step_avx2, fc_step_vaes, fc_step_avx512;
+extern const struct fc_step_variant fc_step_avx2, fc_step_vaes, fc_step_avx512;
 #endif
 
 #endif

@@ -1,12 +1,12 @@
-#include "fc_extents.h"
+#include "fc_free_ranges.h"
 
 #include <stdlib.h>
 
-bool fc_extents_open(struct fc_extents *e, uint32_t most)
+bool fc_free_ranges_open(struct fc_free_ranges *e, uint32_t most)
 {
-	*e = (struct fc_extents){ .nodes = calloc(most + 1ull, sizeof *e->nodes),
-				  .unused = 1,
-				  .capacity = most + 1 };
+	*e = (struct fc_free_ranges){ .nodes = calloc(most + 1ull, sizeof *e->nodes),
+				      .unused = 1,
+				      .capacity = most + 1 };
 	if (!e->nodes)
 		return false;
 	for (uint32_t n = 1; n < e->capacity; n++)
@@ -14,7 +14,7 @@ bool fc_extents_open(struct fc_extents *e, uint32_t most)
 	return true;
 }
 
-void fc_extents_close(struct fc_extents *e)
+void fc_free_ranges_close(struct fc_free_ranges *e)
 {
 	free(e->nodes);
 	e->nodes = NULL;
@@ -28,9 +28,9 @@ static uint64_t priority(uint64_t at)
 	return at ^ at >> 31;
 }
 
-static void update(struct fc_extents *e, uint32_t node)
+static void update(struct fc_free_ranges *e, uint32_t node)
 {
-	struct fc_extent *n = &e->nodes[node];
+	struct fc_free_range *n = &e->nodes[node];
 	const uint64_t left = e->nodes[n->left].longest, right = e->nodes[n->right].longest;
 
 	n->longest = n->bytes > left ? n->bytes : left;
@@ -38,10 +38,10 @@ static void update(struct fc_extents *e, uint32_t node)
 }
 
 /* Splits the ranges into those below `at` and the others. */
-static void split(struct fc_extents *e, uint32_t node, uint64_t at, uint32_t *below,
+static void split(struct fc_free_ranges *e, uint32_t node, uint64_t at, uint32_t *below,
 		  uint32_t *others)
 {
-	struct fc_extent *n = &e->nodes[node];
+	struct fc_free_range *n = &e->nodes[node];
 
 	if (!node) {
 		*below = *others = 0;
@@ -56,7 +56,7 @@ static void split(struct fc_extents *e, uint32_t node, uint64_t at, uint32_t *be
 	}
 }
 
-static uint32_t join(struct fc_extents *e, uint32_t below, uint32_t above)
+static uint32_t join(struct fc_free_ranges *e, uint32_t below, uint32_t above)
 {
 	if (!below || !above)
 		return below ? below : above;
@@ -70,7 +70,7 @@ static uint32_t join(struct fc_extents *e, uint32_t below, uint32_t above)
 	return above;
 }
 
-void fc_extents_add(struct fc_extents *e, uint64_t at, uint64_t bytes)
+void fc_free_ranges_add(struct fc_free_ranges *e, uint64_t at, uint64_t bytes)
 {
 	const uint32_t node = e->unused;
 	uint32_t below, above;
@@ -79,13 +79,13 @@ void fc_extents_add(struct fc_extents *e, uint64_t at, uint64_t bytes)
 	if (!node || !bytes)
 		return;
 	e->unused = e->nodes[node].left;
-	e->nodes[node] = (struct fc_extent){ .at = at, .bytes = bytes, .longest = bytes };
+	e->nodes[node] = (struct fc_free_range){ .at = at, .bytes = bytes, .longest = bytes };
 	split(e, e->root, at, &below, &above);
 	e->root = join(e, join(e, below, node), above);
 }
 
 /* Removes the range that begins at `at`. */
-static void drop(struct fc_extents *e, uint64_t at)
+static void drop(struct fc_free_ranges *e, uint64_t at)
 {
 	uint32_t below, node, above;
 
@@ -96,19 +96,19 @@ static void drop(struct fc_extents *e, uint64_t at)
 	e->unused = node;
 }
 
-void fc_extents_give(struct fc_extents *e, uint64_t at, uint64_t bytes)
+void fc_free_ranges_give_back(struct fc_free_ranges *e, uint64_t at, uint64_t bytes)
 {
 	uint32_t before = 0, behind = 0;
 
 	for (uint32_t node = e->root; node;) {
-		const struct fc_extent *n = &e->nodes[node];
+		const struct fc_free_range *n = &e->nodes[node];
 		if (n->at < at)
 			before = node;
 		else
 			behind = node;
 		node = n->at < at ? n->right : n->left;
 	}
-	const struct fc_extent left = e->nodes[before], right = e->nodes[behind];
+	const struct fc_free_range left = e->nodes[before], right = e->nodes[behind];
 	if (before && left.at + left.bytes == at) {
 		drop(e, left.at);
 		at = left.at;
@@ -118,10 +118,10 @@ void fc_extents_give(struct fc_extents *e, uint64_t at, uint64_t bytes)
 		drop(e, right.at);
 		bytes += right.bytes;
 	}
-	fc_extents_add(e, at, bytes);
+	fc_free_ranges_add(e, at, bytes);
 }
 
-bool fc_extents_take(struct fc_extents *e, uint64_t bytes, uint64_t *at)
+bool fc_free_ranges_allocate(struct fc_free_ranges *e, uint64_t bytes, uint64_t *at)
 {
 	uint32_t node = e->root;
 
@@ -130,9 +130,9 @@ bool fc_extents_take(struct fc_extents *e, uint64_t bytes, uint64_t *at)
 	while (e->nodes[node].bytes < bytes || e->nodes[e->nodes[node].left].longest >= bytes)
 		node = e->nodes[e->nodes[node].left].longest >= bytes ? e->nodes[node].left
 								      : e->nodes[node].right;
-	const struct fc_extent found = e->nodes[node];
+	const struct fc_free_range found = e->nodes[node];
 	*at = found.at;
 	drop(e, found.at);
-	fc_extents_add(e, found.at + bytes, found.bytes - bytes);
+	fc_free_ranges_add(e, found.at + bytes, found.bytes - bytes);
 	return true;
 }

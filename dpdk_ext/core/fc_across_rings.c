@@ -27,28 +27,29 @@ static bool find_message(const struct fc_extractor *x, uint32_t flow, uint64_t p
 	return false;
 }
 
-int fc_adopt_packet(struct fc_extractor *x, uint32_t flow, uint64_t psn, const uint8_t *payload,
-		    uint32_t payload_bytes, int differs)
+int fc_deliver_from_ring(struct fc_extractor *x, uint32_t flow, uint64_t psn,
+			 const uint8_t *payload, uint32_t payload_bytes, int differs)
 {
-	const struct fc_piece piece = { flow, psn, payload, payload_bytes };
+	const struct fc_packet_payload piece = { flow, psn, payload, payload_bytes };
 	struct fc_message m;
 
 	if (!find_message(x, flow, psn, &m))
 		return 0;
 	const uint64_t nth = psn - m.first_psn;
-	const struct fc_home *home = &x->staging->homes[m.position & x->staging->mask];
-	if (fc_bytes_of_packet(&m, nth) != payload_bytes || home->position != m.position)
+	const struct fc_placement *placement =
+		&x->staging->placements[m.position & x->staging->mask];
+	if (fc_bytes_of_packet(&m, nth) != payload_bytes || placement->position != m.position)
 		return 0;
 	fc_change_begin(x);
-	fc_home_deliver_held(x, home, &m, &piece, differs != 0);
+	fc_deliver_orphan(x, placement, &m, &piece, differs != 0);
 	fc_change_end(x);
 	return 1;
 }
 
-void fc_adopted(struct fc_extractor *x, uint64_t held)
+void fc_orphan_delivered(struct fc_extractor *x, uint64_t orphan)
 {
 	fc_change_begin(x);
-	fc_held_release(x, held);
+	fc_orphan_release(x, orphan);
 	fc_change_end(x);
 }
 

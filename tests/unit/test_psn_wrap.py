@@ -16,9 +16,9 @@ from flowcheck._core import lib
 from flowcheck.plane.shared_memory.flow_table import psn_missing
 from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 
-LAP = 1 << 24
+PSN_COUNT = 1 << 24
 PACKETS = 8
-"""Of each message: a lap is 2^21 of them."""
+"""Of each message: all PSNs are 2^21 of them."""
 BEFORE, BEHIND = 800, 6
 PACKET_NS = 1000
 RKEY = 7
@@ -27,7 +27,7 @@ RKEY = 7
 def message(number: int, flag: int | None) -> list[Packet]:
     """Message `number` of the flow, with LL's lines where it has a flag."""
     lines = ll_payload(128, flag) if flag is not None else payload(2048, number)
-    return write(lines, psn=PACKETS * number % LAP, va=number % 8 << 16, rkey=RKEY)
+    return write(lines, psn=PACKETS * number % PSN_COUNT, va=number % 8 << 16, rkey=RKEY)
 
 
 def put(run: Run, packets: Sequence[Packet], from_ns: int) -> None:
@@ -57,12 +57,12 @@ def numbers(
         return told, run, psn_missing(flow), int(flow["unproven_pauses"])
 
 
-@pytest.mark.parametrize("laps", [1, 3])
-def test_the_flags_of_lines_tell_that_a_lap_was_missed(laps: int, shm: Path) -> None:
-    lost = laps * LAP // PACKETS
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_flags_of_lines_tell_that_all_psns_were_missed_once(rounds: int, shm: Path) -> None:
+    lost = rounds * PSN_COUNT // PACKETS
     told, _, missing, unproven = numbers(shm, lost=lost, pause_ns=60 * 10**9)
     assert told == [BEFORE + lost + n for n in range(BEHIND)]
-    assert missing == LAP and unproven == 0
+    assert missing == PSN_COUNT and unproven == 0
 
 
 def test_a_pause_without_a_loss_is_none(shm: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_pause_without_a_loss_is_none(shm: Path) -> None:
     assert missing == unproven == 0
 
 
-@pytest.mark.parametrize(("lost", "unproven"), [(0, 1), (LAP // PACKETS, 1)])
+@pytest.mark.parametrize(("lost", "unproven"), [(0, 1), (PSN_COUNT // PACKETS, 1)])
 def test_where_nothing_tells_the_pause_is_counted(lost: int, unproven: int, shm: Path) -> None:
     """Simple's payloads have no flags: with a loss and without one all that is seen is the same."""
     assert numbers(shm, lost=lost, pause_ns=60 * 10**9, ll=False)[2:] == (0, unproven)
@@ -88,7 +88,7 @@ def test_without_time_stamps_nothing_is_said(shm: Path) -> None:
     assert numbers(shm, lost=0, pause_ns=0, ll=False, from_ns=0)[2:] == (0, 0)
 
 
-def test_data_that_looks_like_flags_is_no_lap(shm: Path) -> None:
+def test_data_that_looks_like_flags_shows_no_missed_psns(shm: Path) -> None:
     """Behind lines that counted: a message of Simple, all of one number."""
     first = [p for n in range(BEFORE) for p in message(n, n + 1)]
     ones = write(b"\x00\x00\x80\x3f" * 512, psn=PACKETS * BEFORE, va=0, rkey=RKEY)

@@ -1,6 +1,6 @@
 /* Memory for staged messages: one block per message, of the length that the message states. Free
- * ranges are computed from the blocks in use (fc_extents.c), so that after a kill only the records
- * have to be rolled back. An incomplete message is a claim: its block may be reclaimed for another
+ * ranges are computed from the blocks in use (fc_free_ranges.c), so that after a kill only the
+ * records have to be rolled back. The block of an incomplete message may be reclaimed for another
  * message. */
 #include <errno.h>
 
@@ -8,12 +8,12 @@
 #include "fc_staging_ops.h"
 
 #define BLOCK_ALIGN 64ull
-/* Claims examined for one message, and most claims reclaimed for it at once. */
-#define CLAIMS_LOOKED_AT 256
-#define CLAIMS_AT_ONCE 16
-/* For a message without a plan, only claims of which less than this fraction (1/8) has arrived are
- * reclaimed. */
-#define CLAIM_CAME 8
+/* Incomplete messages examined for one message, and most whose blocks are reclaimed at once. */
+#define EXAMINED_MAX 256
+#define RECLAIMED_MAX 16
+/* For a message without a plan, only blocks of messages of which less than this fraction (1/8) has
+ * arrived are reclaimed. */
+#define ARRIVED_PART 8
 
 static uint64_t round_up(uint64_t bytes)
 {
@@ -37,15 +37,15 @@ static int by_position(const void *a, const void *b)
 	       (x->message.position < y->message.position);
 }
 
-static unsigned claim_class(const struct fc_staged *r)
+static unsigned size_class(const struct fc_staged *r)
 {
 	return 63u - (unsigned)__builtin_clzll(r->block_bytes | 1);
 }
 
-static void claim_add(struct fc_extractor *x, uint64_t record)
+static void incomplete_add(struct fc_extractor *x, uint64_t record)
 {
-	struct fc_claims *c = &x->claims;
-	const unsigned of = claim_class(&x->staging->records[record]);
+	struct fc_incomplete_lists *c = &x->incomplete;
+	const unsigned of = size_class(&x->staging->records[record]);
 	const uint32_t name = (uint32_t)record + 1;
 
 	c->older[record] = c->newest[of];
@@ -58,9 +58,9 @@ static void claim_add(struct fc_extractor *x, uint64_t record)
 	c->in_class[record] = (uint8_t)(of + 1);
 }
 
-void fc_claim_end(struct fc_extractor *x, uint64_t record)
+void fc_incomplete_end(struct fc_extractor *x, uint64_t record)
 {
-	struct fc_claims *c = &x->claims;
+	struct fc_incomplete_lists *c = &x->incomplete;
 	const uint32_t older = c->older[record], newer = c->newer[record];
 
 	if (!c->in_class[record])
@@ -81,15 +81,15 @@ static int free_between(struct fc_extractor *x, struct fc_staged **used, uint64_
 		const uint64_t bytes = used[i]->block_bytes;
 		if (used[i]->block_at < at || used[i]->block_at > all ||
 		    bytes > all - used[i]->block_at)
-			return fc_fail(EINVAL, "the blocks of staged messages overlap");
-		fc_extents_add(&x->extents, at, used[i]->block_at - at);
+			return fc_fail(EINVAL, STAGED_BLOCKS_OVERLAP);
+		fc_free_ranges_add(&x->free_ranges, at, used[i]->block_at - at);
 		at = used[i]->block_at + bytes;
 	}
-	fc_extents_add(&x->extents, at, all - at);
+	fc_free_ranges_add(&x->free_ranges, at, all - at);
 	return 0;
 }
 
-static bool open_claims(struct fc_claims *c, uint64_t records)
+static bool open_incomplete(struct fc_incomplete_lists *c, uint64_t records)
 {
 	c->older = calloc(records, sizeof *c->older);
 	c->newer = calloc(records, sizeof *c->newer);
@@ -104,11 +104,11 @@ int fc_blocks_open(struct fc_extractor *x)
 	struct fc_staged **used = calloc(h->records_used + 1, sizeof(*used));
 	uint64_t count = 0;
 
-	x->given = calloc(FC_JOURNAL_ENTRIES, sizeof *x->given);
-	if (!used || !x->given || !open_claims(&x->claims, records) ||
-	    !fc_extents_open(&x->extents, (uint32_t)records + 1)) {
+	x->freed_blocks = calloc(FC_JOURNAL_ENTRIES, sizeof *x->freed_blocks);
+	if (!used || !x->freed_blocks || !open_incomplete(&x->incomplete, records) ||
+	    !fc_free_ranges_open(&x->free_ranges, (uint32_t)records + 1)) {
 		free(used);
-		return fc_fail(ENOMEM, "no memory for the extractor");
+		return fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
 	}
 	for (uint64_t i = 0; i < h->records_used && i < records; i++)
 		if (x->staging->records[i].state)
@@ -118,46 +118,47 @@ int fc_blocks_open(struct fc_extractor *x)
 	qsort(used, count, sizeof(*used), by_position);
 	for (uint64_t i = 0; i < count; i++)
 		if (!used[i]->completed)
-			claim_add(x, (uint64_t)(used[i] - x->staging->records));
+			incomplete_add(x, (uint64_t)(used[i] - x->staging->records));
 	free(used);
 	return code;
 }
 
 void fc_blocks_close(struct fc_extractor *x)
 {
-	fc_extents_close(&x->extents);
-	free(x->given);
-	free(x->claims.older);
-	free(x->claims.newer);
-	free(x->claims.in_class);
+	fc_free_ranges_close(&x->free_ranges);
+	free(x->freed_blocks);
+	free(x->incomplete.older);
+	free(x->incomplete.newer);
+	free(x->incomplete.in_class);
 }
 
 void fc_blocks_settle(struct fc_extractor *x)
 {
-	for (uint64_t i = 0; i < x->given_used; i++)
-		fc_extents_give(&x->extents, x->given[i].at, x->given[i].bytes);
-	x->given_used = 0;
+	for (uint64_t i = 0; i < x->freed_blocks_used; i++)
+		fc_free_ranges_give_back(&x->free_ranges, x->freed_blocks[i].at,
+					 x->freed_blocks[i].bytes);
+	x->freed_blocks_used = 0;
 }
 
-static int block_take(struct fc_extractor *x, uint64_t bytes, uint64_t *at)
+static int block_allocate(struct fc_extractor *x, uint64_t bytes, uint64_t *at)
 {
 	struct fc_staging_header *h = x->staging->header;
 
-	if (!fc_extents_take(&x->extents, bytes, at))
+	if (!fc_free_ranges_allocate(&x->free_ranges, bytes, at))
 		return -ENOSPC;
 	if (*at + bytes > h->data_used)
 		fc_set(x, &h->data_used, *at + bytes);
-	fc_set(x, &h->data_held, h->data_held + bytes);
+	fc_set(x, &h->data_in_use, h->data_in_use + bytes);
 	return 0;
 }
 
-void fc_block_give(struct fc_extractor *x, uint64_t at, uint64_t bytes)
+void fc_block_free(struct fc_extractor *x, uint64_t at, uint64_t bytes)
 {
 	struct fc_staging_header *h = x->staging->header;
 
 	x->freed = true;
-	x->given[x->given_used++] = (struct fc_given){ at, bytes };
-	fc_set(x, &h->data_held, h->data_held - bytes);
+	x->freed_blocks[x->freed_blocks_used++] = (struct fc_freed_block){ at, bytes };
+	fc_set(x, &h->data_in_use, h->data_in_use - bytes);
 }
 
 static uint64_t bitmap_bytes(const struct fc_message *m)
@@ -181,19 +182,19 @@ bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct f
 	const uint64_t record = (uint64_t)(r - x->staging->records);
 	uint64_t at;
 
-	if (block_take(x, bytes, &at))
+	if (block_allocate(x, bytes, &at))
 		return false;
 	/* The block is free under the last commit, so the journal is not needed. */
 	memset(x->staging->data + at, 0, bitmap);
 	fc_set(x, &r->block_at, at);
 	fc_set(x, &r->block_bytes, bytes);
 	fc_set(x, &r->bitmap_bytes, bitmap);
-	fc_claim_end(x, record);
-	claim_add(x, record);
+	fc_incomplete_end(x, record);
+	incomplete_add(x, record);
 	return true;
 }
 
-uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m)
+uint64_t fc_record_allocate(struct fc_extractor *x, const struct fc_message *m)
 {
 	struct fc_staging_header *h = x->staging->header;
 	const bool reuse = h->records_free != 0;
@@ -208,7 +209,7 @@ uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m)
 		fc_set(x, &h->records_free, r->next);
 	else
 		fc_set(x, &h->records_used, record + 1);
-	fc_set(x, &h->records_held, h->records_held + 1);
+	fc_set(x, &h->records_in_use, h->records_in_use + 1);
 	fc_set(x, &r->packets_seen, 0);
 	fc_set(x, &r->completed, 0);
 	fc_set(x, &r->conflict_from, 0);
@@ -218,17 +219,17 @@ uint64_t fc_record_take(struct fc_extractor *x, const struct fc_message *m)
 	return record;
 }
 
-void fc_record_give(struct fc_extractor *x, uint64_t record)
+void fc_record_free(struct fc_extractor *x, uint64_t record)
 {
 	struct fc_staging_header *h = x->staging->header;
 	struct fc_staged *r = &x->staging->records[record];
 
-	fc_claim_end(x, record);
+	fc_incomplete_end(x, record);
 	fc_set(x, &r->state, 0);
-	fc_block_give(x, r->block_at, r->block_bytes);
+	fc_block_free(x, r->block_at, r->block_bytes);
 	fc_set(x, &r->next, h->records_free);
 	fc_set(x, &h->records_free, record + 1);
-	fc_set(x, &h->records_held, h->records_held - 1);
+	fc_set(x, &h->records_in_use, h->records_in_use - 1);
 }
 
 void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struct fc_message *m)
@@ -257,27 +258,27 @@ static bool is_followed(const struct fc_extractor *x, const struct fc_message *m
 	       now.standing != FC_STANDING_UNPROVEN;
 }
 
-static bool gives_way(const struct fc_extractor *x, const struct fc_staged *r,
-		      const struct fc_message *m, bool followed)
+static bool may_be_reclaimed(const struct fc_extractor *x, const struct fc_staged *r,
+			     const struct fc_message *m, bool followed)
 {
 	if (r->message.position == m->position || is_followed(x, &r->message))
 		return false;
 	return followed || (r->block_bytes >= block_bytes(m) &&
-			    r->packets_seen * CLAIM_CAME < r->message.packets);
+			    r->packets_seen * ARRIVED_PART < r->message.packets);
 }
 
-static void give_up(struct fc_extractor *x, uint64_t record)
+static void reclaim(struct fc_extractor *x, uint64_t record)
 {
 	const struct fc_staged *r = &x->staging->records[record];
 	const uint64_t position = r->message.position;
 
 	x->counters->claims_given_up_packets += r->packets_seen;
-	fc_record_give(x, record);
-	if (x->staging->homes[position & x->staging->mask].position == position)
-		fc_home_set(x, position, FC_HOME_DROPPED, 0, 0);
+	fc_record_free(x, record);
+	if (x->staging->placements[position & x->staging->mask].position == position)
+		fc_placement_set(x, position, FC_PLACEMENT_DROPPED, 0, 0);
 }
 
-bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m)
+bool fc_incomplete_reclaim(struct fc_extractor *x, const struct fc_message *m)
 {
 	const bool followed = is_followed(x, m);
 	unsigned looked = 0, gone = 0;
@@ -287,17 +288,17 @@ bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m)
 		return false; /* the file source waits for room */
 	/* The longest blocks first; of equal size classes the oldest. */
 	for (unsigned of = 64; of-- > 0;) {
-		uint32_t next = x->claims.oldest[of];
-		while (next && looked++ < CLAIMS_LOOKED_AT && gone < CLAIMS_AT_ONCE &&
+		uint32_t next = x->incomplete.oldest[of];
+		while (next && looked++ < EXAMINED_MAX && gone < RECLAIMED_MAX &&
 		       bytes < block_bytes(m)) {
 			const uint64_t record = next - 1;
 			const struct fc_staged *r = &x->staging->records[record];
-			next = x->claims.newer[record];
-			if (!gives_way(x, r, m, followed))
+			next = x->incomplete.newer[record];
+			if (!may_be_reclaimed(x, r, m, followed))
 				continue;
 			bytes += r->block_bytes;
 			gone++;
-			give_up(x, record);
+			reclaim(x, record);
 		}
 	}
 	return gone;

@@ -1,6 +1,6 @@
 /* Lines summed, and written past the caches, sixteen float32 at a time. */
 #include "fc_digest.h"
-#include "fc_step_twin.h"
+#include "fc_step_variant.h"
 
 struct v_sums {
 	__m256i lanes;
