@@ -59,6 +59,11 @@ int fc_plan_set(struct fc_extractor *x, uint32_t flow, uint64_t state);
 /* Moves a staged message to where its flow's plan places it now. Returns 1 if it left staging, 0
  * if it must stay. `number` replaces an unknown message number; UINT64_MAX: none. */
 int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number);
+/* The same for `count` messages in this order, until `limit_bytes` of payload have left staging.
+ * Returns how many left; `*looked`: how many it came to. */
+uint64_t fc_staged_place_many(struct fc_extractor *x, const uint64_t *records,
+			      const uint64_t *numbers, uint64_t count, uint64_t limit_bytes,
+			      uint64_t *looked);
 /* Drops a staged message; its later packets are ignored. */
 void fc_staged_release(struct fc_extractor *x, uint64_t record);
 /* For one flow's packets in several rings: if this ring knows the message of packet `psn`,
@@ -73,5 +78,7 @@ void fc_orphan_delivered(struct fc_extractor *x, uint64_t orphan);
 uint64_t fc_number_at(const struct fc_extractor *x, uint32_t flow, uint64_t psn, int closing);
 /* Updates a staged message with what the parser knows about it now. */
 void fc_staged_refresh(struct fc_extractor *x, uint64_t record);
+/* The same for every staged message. */
+void fc_staged_refresh_all(struct fc_extractor *x);
 
 #endif

@@ -282,6 +282,23 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	return d.kind != FC_PLACEMENT_STAGED;
 }
 
+uint64_t fc_staged_place_many(struct fc_extractor *x, const uint64_t *records,
+			      const uint64_t *numbers, uint64_t count, uint64_t limit_bytes,
+			      uint64_t *looked)
+{
+	uint64_t left = 0, moved = 0, i;
+
+	for (i = 0; i < count && moved < limit_bytes; i++) {
+		const uint64_t bytes = x->staging->records[records[i]].message.length_bytes;
+		if (!fc_staged_place(x, records[i], numbers[i]))
+			continue;
+		left++;
+		moved += bytes;
+	}
+	*looked = i;
+	return left;
+}
+
 void fc_staged_release(struct fc_extractor *x, uint64_t record)
 {
 	fc_change_begin(x);
@@ -302,4 +319,11 @@ void fc_staged_refresh(struct fc_extractor *x, uint64_t record)
 	fc_change_begin(x);
 	fc_record_describe(x, r, &m);
 	fc_change_end(x);
+}
+
+void fc_staged_refresh_all(struct fc_extractor *x)
+{
+	for (uint64_t i = 0; i < x->staging->header->records_used; i++)
+		if (x->staging->records[i].state)
+			fc_staged_refresh(x, i);
 }

@@ -74,16 +74,18 @@ class Slow:
         return Reading(flows=(), collectives=(), weights=None, job=None, why_not=why_not)
 
 
+NOTHING_STAGED = SimpleNamespace(keys=(), only=None)
 EARLY, LAST = EARLIER_SENTENCE("too early"), EARLIER_SENTENCE("for good")
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
-    nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[])
+    nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[{}])
     monkeypatch.setattr(stream_reading, "read_stream", made)
-    monkeypatch.setattr(job_learner, "mirror_view", lambda extractor: None)
-    monkeypatch.setattr(job_learner, "join", lambda views: nothing)
+    monkeypatch.setattr(job_learner, "snapshot_of", lambda extractor, only: NOTHING_STAGED)
+    monkeypatch.setattr(stream_reading, "mirror_view", lambda staged: None)
+    monkeypatch.setattr(stream_reading, "join", lambda views: nothing)
     yield made
     made.let_end()
 
@@ -182,7 +184,7 @@ def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
 ) -> None:
     own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
 
-    def awaiting(seen: object, flows: object, terms: object) -> stream_reading.ReadingOutcome:
+    def awaiting(staged: object, terms: object) -> stream_reading.ReadingOutcome:
         awaited = Awaited(flows=((own, 5),))
         return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
 
@@ -198,7 +200,7 @@ def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
         mine.learn([extractor], at_once=False, wait_s=LIMIT_S)
         return mine._read_at != before
 
-    monkeypatch.setattr(reading_process, "read_job", awaiting)
+    monkeypatch.setattr(reading_process, "read_staged", awaiting)
     mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
     assert reads(2, 8)
     assert not reads(2, 12), "half as many again tell nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
@@ -61,8 +62,16 @@ def install(extractor: Any, flow: int, plan: FlowPlan, fields: dict[str, int]) -
 
 
 def number_in_plan(plan: np.void, number: int) -> int:
-    """What the plan of a flow calls its message `number`: queue pairs of one connection share one
-    plan."""
-    if number == NUMBER_UNKNOWN:
-        return number
+    """What the plan of a flow calls its message `number`, which is known: queue pairs of one
+    connection share one plan."""
     return number * int(plan["stride"]) + int(plan["phase"])
+
+
+def numbers_in_plan(plans: NDArray[np.void], numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """`number_in_plan` of many messages; NUMBER_UNKNOWN stays.
+
+    plans: PLAN_DTYPE [messages], each of the message's flow; numbers: [messages].
+    """
+    own = numbers * plans["stride"].astype(np.uint64) + plans["phase"].astype(np.uint64)
+    unknown = np.uint64(NUMBER_UNKNOWN)
+    return np.where(numbers == unknown, unknown, own)

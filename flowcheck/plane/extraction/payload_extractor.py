@@ -3,8 +3,9 @@ staging, one C call per span."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +19,30 @@ from flowcheck.plane.extraction.flow_plan_install import (
     PLAN_UNKNOWN,
     flow_plan_fields,
     install,
-    number_in_plan,
+    numbers_in_plan,
 )
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.shared_memory.flow_table import FlowTable, flow_key
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN, Staging
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 NO_RUN = 2**64 - 1
 """No message is of it."""
+NO_LIMIT = 2**64 - 1
+"""Bytes: all that can be placed is."""
+
+
+class PlaceableMessages(NamedTuple):
+    """Columns over staged messages of flows that have a plan."""
+
+    numbers: NDArray[np.uint64]
+    """What the plan calls each; NUMBER_UNKNOWN: nothing tells it."""
+    records: NDArray[np.uint64]
+    named: NDArray[np.uint64]
+    """Numbers that the transport did not give; NUMBER_UNKNOWN: it did, or nobody can."""
 
 
 class Extractor(Closeable):
@@ -49,9 +62,9 @@ class Extractor(Closeable):
         Raises RingError when the files do not belong together.
         """
         self.ring, self.flows, self.staging, self.shard = ring, flows, staging, shard
+        self._own_keys: list[FlowKey] = []
         self._keys: list[FlowKey] = []
         self._names: Mapping[FlowKey, JoinedFlow] = {}
-        self._told = 0
         slot = ffi.new("struct fc_extractor **")
         code = lib.fc_extractor_open(
             ring.handle,
@@ -93,19 +106,19 @@ class Extractor(Closeable):
         """From now on flows have the names under which all mirror points were joined."""
         self._names, self._keys = names, []
 
-    @property
-    def names(self) -> Mapping[FlowKey, JoinedFlow]:
-        """Those that `set_flow_names` gave."""
-        return self._names
-
     def ignore_late_payload(self) -> None:
         """What still comes of messages that were placed is ignored: their steps are given up."""
         lib.fc_ignore_placed(self.handle)
 
+    def own_keys(self) -> list[FlowKey]:
+        """[flows] keys by flow index, as the ring's own parser calls them."""
+        self._own_keys += map(flow_key, self.flows.flows()[len(self._own_keys) :])
+        return self._own_keys
+
     def keys(self) -> list[FlowKey]:
-        """[flows] keys by flow index."""
-        keys = [flow_key(record) for record in self.flows.flows()[len(self._keys) :]]
-        self._keys += [self._names[key].flow if key in self._names else key for key in keys]
+        """[flows] keys by flow index, with the names that `set_flow_names` gave."""
+        new = self.own_keys()[len(self._keys) :]
+        self._keys += [self._names[key].flow if key in self._names else key for key in new]
         return self._keys
 
     def psn_shift(self, flow: int) -> int:
@@ -113,35 +126,16 @@ class Extractor(Closeable):
         own = self._names.get(flow_key(self.flows.flows()[flow])) if self._names else None
         return own.psn_shift if own else 0
 
-    def staged(self, *, copy: bool = True) -> Iterator[ObservedMessage]:
-        """Every staged message, complete or not, in order of discovery.
-
-        copy: False: payloads of whole ones are read where they lie, valid while they are staged.
-        """
-        return self._messages(self._held(), copy=copy)
-
-    def completed(self) -> list[ObservedMessage]:
-        """Staged messages that became complete since the last call, in order of completion."""
-        if self.staging.completions == self._told:
-            return []
-        records = self.staging.records()
-        new = np.flatnonzero((records["state"] == 1) & (records["completed"] > self._told))
-        self._told = self.staging.completions
-        return list(self._messages(new[np.argsort(records["completed"][new])]))
+    def refreshed_records(self) -> NDArray[np.intp]:
+        """[messages] records of every staged message, complete or not, in order of discovery, each
+        with what the parser knows of it by now."""
+        lib.fc_staged_refresh_all(self.handle)
+        return self._held()
 
     def _held(self) -> NDArray[np.intp]:
         records = self.staging.records()
         held = np.flatnonzero(records["state"] == 1)
         return held[np.argsort(records["message"]["position"][held], kind="stable")]
-
-    def _messages(
-        self, records: NDArray[np.intp], *, copy: bool = True
-    ) -> Iterator[ObservedMessage]:
-        keys = self.keys()
-        for record in map(int, records):
-            lib.fc_staged_refresh(self.handle, record)
-            flow = int(self.staging.handle.records[record].message.flow)
-            yield self.staging.message(record, keys[flow], copy=copy)
 
     def install_plan(
         self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER
@@ -217,23 +211,39 @@ class Extractor(Closeable):
         """
         return place_staged([self], numbers or {})
 
-    def placeable(
-        self, numbers: Mapping[tuple[FlowKey, int], int]
-    ) -> Iterator[tuple[int, int, int]]:
-        """(number in the plan, record, number from `numbers`) of what is staged and has a plan."""
-        keys = self.keys()
-        plans = self.staging.plans()
-        states = plans["state"]
-        for record in map(int, self._held()):
-            m = self.staging.handle.records[record].message
-            if states[m.flow] != PLAN_UNKNOWN:
-                name = keys[m.flow], int(m.first_psn) + self.psn_shift(m.flow)
-                named = numbers.get(name, NUMBER_UNKNOWN)
-                yield number_in_plan(plans[m.flow], min(int(m.number), named)), record, named
+    def placeable(self, numbers: Mapping[tuple[FlowKey, int], int]) -> PlaceableMessages:
+        """What is staged and has a plan, in order of discovery. numbers: as of `assign_staged`."""
+        held, plans = self._held(), self.staging.plans()
+        messages = self.staging.records()["message"]
+        flows = messages["flow"][held]
+        planned = plans["state"][flows] != PLAN_UNKNOWN
+        held, flows = held[planned], flows[planned]
+        told = messages["number"][held].astype(np.uint64)
+        named = np.full(len(held), NUMBER_UNKNOWN, np.uint64)
+        if numbers:
+            keys = self.keys()
+            for index in np.flatnonzero(told == np.uint64(NUMBER_UNKNOWN)):
+                flow, psn = int(flows[index]), int(messages["first_psn"][held[index]])
+                name = keys[flow], psn + self.psn_shift(flow)
+                named[index] = numbers.get(name, NUMBER_UNKNOWN)
+        in_plan = numbers_in_plan(plans[flows], np.minimum(told, named))
+        return PlaceableMessages(in_plan, held.astype(np.uint64), named)
 
-    def place(self, record: int, named: int) -> bool:
-        """Moves one staged message to where its plan places it; False where it must stay."""
-        return bool(lib.fc_staged_place(self.handle, record, named))
+    def place(
+        self, records: NDArray[np.uint64], named: NDArray[np.uint64], limit_bytes: int
+    ) -> tuple[int, int]:
+        """Moves staged messages to where their plans place them, in this order, until so many bytes
+        left staging. Returns (how many left, how many were looked at)."""
+        looked = ffi.new("uint64_t *")
+        left = lib.fc_staged_place_many(
+            self.handle,
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(records)),
+            ffi.from_buffer("uint64_t[]", np.ascontiguousarray(named)),
+            len(records),
+            limit_bytes,
+            looked,
+        )
+        return int(left), int(looked[0])
 
     def close(self) -> None:
         """Frees the extractor; ring, tables and files stay open and must be closed after it."""
@@ -247,9 +257,30 @@ def place_staged(
 ) -> int:
     """Extractor.assign_staged of all rings of a job, in the order of message numbers: what comes
     first decides whether the plan still holds, and whether what follows has its turn."""
-    waiting = [
-        (number, ring, record, named)
-        for ring, extractor in enumerate(extractors)
-        for number, record, named in extractor.placeable(numbers)
-    ]
-    return sum(extractors[ring].place(record, named) for _, ring, record, named in sorted(waiting))
+    return place_staged_bytes(extractors, numbers, NO_LIMIT)[0]
+
+
+def place_staged_bytes(
+    extractors: Sequence[Extractor],
+    numbers: Mapping[tuple[FlowKey, int], int],
+    limit_bytes: int,
+) -> tuple[int, bool]:
+    """The same, and ends after the message with which `limit_bytes` left one ring's staging.
+    Returns (how many messages moved, whether some were not looked at)."""
+    waiting = [extractor.placeable(numbers) for extractor in extractors]
+    ring = np.repeat(np.arange(len(waiting)), [len(own.records) for own in waiting])
+    number, record, named = (
+        np.concatenate(column) if waiting else np.zeros(0, np.uint64)
+        for column in zip(*waiting, strict=True)
+    )
+    order = np.lexsort((record, ring, number))
+    ring, record, named = ring[order], record[order], named[order]
+    turns = np.flatnonzero(np.diff(ring, prepend=-1))  # runs of messages of one ring
+    moved = 0
+    for start, stop in pairwise(np.append(turns, len(ring)).tolist()):
+        chosen = slice(start, stop)
+        left, looked = extractors[ring[start]].place(record[chosen], named[chosen], limit_bytes)
+        moved += left
+        if looked < stop - start:
+            return moved, True
+    return moved, False

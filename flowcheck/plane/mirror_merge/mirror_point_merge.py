@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows, renamed
+from flowcheck.plane.extraction.staged_snapshot import OrphanPacket, StagedSnapshot
 from flowcheck.plane.mirror_merge.missing_write_starts import with_starts
-from flowcheck.plane.shared_memory.flow_table import flow_key, psn_missing
+from flowcheck.plane.shared_memory.flow_table import psn_missing
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
 
@@ -79,16 +79,6 @@ def _merge_flow(views: Sequence[ObservedFlow], messages: Sequence[ObservedMessag
         acks=sum(view.acks for view in views),
         first_ns=min(view.first_ns for view in views),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanPacket:
-    """A packet whose message its own mirror point does not know."""
-
-    flow: FlowKey
-    psn: int
-    """Unwrapped."""
-    payload: NDArray[np.uint8] = field(repr=False)
 
 
 def merge(one: ObservedMessage, other: ObservedMessage) -> tuple[ObservedMessage, int]:
@@ -197,9 +187,9 @@ def attach_orphans(
     return out, conflicts, homeless
 
 
-def flow_seen(record: np.void) -> ObservedFlow:
+def flow_seen(record: np.void, key: FlowKey) -> ObservedFlow:
     return ObservedFlow(
-        key=flow_key(record),
+        key=key,
         udp_source_port=int(record["udp_source_port"]),
         pmtu_bytes=int(record["pmtu_bytes"]),
         frames=int(record["write_packets"]) + int(record["ack_packets"]),
@@ -236,17 +226,10 @@ class MergedView:
     """[view] what its flows are called here."""
 
 
-def mirror_view(extractor: Extractor) -> MirrorView:
-    """Everything one extractor has staged and held; payloads are read where they are staged."""
-    keys = extractor.keys()
-    return MirrorView(
-        flows=[flow_seen(record) for record in extractor.flows.flows()],
-        messages=list(extractor.staged(copy=False)),
-        strays=[
-            OrphanPacket(keys[flow], psn, data)
-            for flow, psn, data in extractor.staging.orphan_packets()
-        ],
-    )
+def mirror_view(seen: StagedSnapshot) -> MirrorView:
+    """What one mirror point saw; payloads of whole messages are read where they are staged."""
+    flows = [flow_seen(record, key) for record, key in zip(seen.flows, seen.keys, strict=True)]
+    return MirrorView(flows=flows, messages=seen.messages(), strays=list(seen.orphans))
 
 
 def join(views: Sequence[MirrorView]) -> MergedView:

@@ -14,7 +14,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
 from flowcheck.plane.shared_memory.flow_table import FlowTable, record_dtype
 from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage, Range
+from flowcheck.wire.traffic.observed_messages import Range
 
 STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
 PLAN_DTYPE = record_dtype(ffi.typeof("struct fc_flow_plan"))
@@ -149,16 +149,14 @@ class Staging(Closeable):
         while lib.fc_staged_next_missing(self.handle, record, bounds[1], bounds, bounds + 1):
             yield int(bounds[0]), int(bounds[1])
 
-    def payload_view(self, record: int) -> NDArray[np.uint8]:
-        """[wire bytes] of a staged message where they lie, read-only; anything where nothing came.
-
-        Valid until the record is freed or the file closed.
-        """
-        kept = self.handle.records[record]
-        offset, size = int(kept.block_at + kept.bitmap_bytes), int(kept.message.length_bytes)
+    def region(self) -> NDArray[np.uint8]:
+        """[data bytes] where payloads lie, read-only; a view, valid until the file is closed, or as
+        `close_with_last_view` says."""
         if self._region is not None:
-            return self._region[offset : offset + size]
-        view = np.frombuffer(ffi.buffer(self.handle.data + offset, size), np.uint8)
+            return self._region
+        view = np.frombuffer(
+            ffi.buffer(self.handle.data, int(self.handle.header.data_bytes)), np.uint8
+        )
         view.flags.writeable = False
         return view
 
@@ -169,38 +167,9 @@ class Staging(Closeable):
         lib.fc_staged_read(self.handle, record, ffi.from_buffer("uint8_t[]", out))
         return out
 
-    def message(self, record: int, flow: FlowKey, *, copy: bool = True) -> ObservedMessage:
-        """One staged message as learning wants it. copy: False: the payload is a `payload_view`
-        where the message is whole and its length was told."""
-        m = self.handle.records[record].message
-        kept = self.handle.records[record]
-        differ = (int(kept.conflict_from), int(kept.conflict_stop))
-        flags = int(m.flags)
-        reth = bool(flags & lib.FC_MESSAGE_RETH)
-        missing = self.missing(record)
-        copy = copy or bool(missing) or bool(flags & lib.FC_MESSAGE_INFERRED)
-        return ObservedMessage(
-            flow=flow,
-            first_psn=int(m.first_psn),
-            packets=int(m.packets),
-            number=None if m.number == NUMBER_UNKNOWN else int(m.number),
-            psn_counted=bool(flags & lib.FC_MESSAGE_COUNTED),
-            va=int(m.va) if reth else None,
-            rkey=int(m.rkey) if reth else None,
-            immediate=int(m.immediate) if flags & lib.FC_MESSAGE_IMMEDIATE else None,
-            wire_bytes=int(m.length_bytes),
-            length_inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
-            line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
-            payload=self.payload(record) if copy else self.payload_view(record),
-            missing=missing,
-            conflicts=(differ,) if differ[0] < differ[1] else (),
-            first_ns=int(m.first_ns),
-            order=int(m.position),
-        )
-
     def close_with_last_view(self) -> None:
-        """From now on each `payload_view` keeps the mapping; it is closed with the last of them,
-        and with this object. `close` is not called."""
+        """From now on `region` and each view of it keep the mapping; it is closed with the last of
+        them, and with this object. `close` is not called."""
         handle = self.handle
         data = ffi.gc(ffi.cast("uint8_t *", handle.data), lambda _: lib.fc_staging_close(handle))
         # The buffer keeps what it is of alive, the array the buffer, and each view the array.

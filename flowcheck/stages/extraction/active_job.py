@@ -28,7 +28,7 @@ from flowcheck.messages import (
     StepLost,
     StepShort,
 )
-from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.extraction.payload_extractor import NO_LIMIT, Extractor, place_staged_bytes
 from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.stages.extraction.gradient_checks import GradientCheck
 from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
@@ -47,6 +47,10 @@ from flowcheck.stages.staged_messages.staging_space import (
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+TURN_BYTES = 32 << 20
+"""Bytes that one turn moves from staging to the gradient, before the ring has its next turn. A
+choice: some milliseconds; more lets the ring of a fast port fill up meanwhile."""
 
 
 class ActiveJob:
@@ -92,7 +96,8 @@ class ActiveJob:
         )
         self.planned.restore(lost=self.lost)
         self.planned.install(lost=self.lost)
-        self.assign_staged()
+        self._more_staged = True
+        """Staged messages whose place is known may be left from the turn before."""
 
     @property
     def lost(self) -> bool:
@@ -122,8 +127,9 @@ class ActiveJob:
             done += succession.check_new_flows(self._extractors, self.planned, at_once=False)
             if succession.proved:
                 return done
+        looks = looks or self._more_staged
         if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
-            done += self.assign_staged()
+            done += self.assign_staged(TURN_BYTES)
         self._hand_on()
         short = generations.incomplete_iteration()
         if short is None or self.lost or done:
@@ -219,11 +225,15 @@ class ActiveJob:
         self._links.send("update", JobLearned(path=str(folder)))
         return 1
 
-    def assign_staged(self) -> int:
-        """Places staged messages whose place is known by now. Returns how many."""
+    def assign_staged(self, limit_bytes: int = NO_LIMIT) -> int:
+        """Places staged messages whose place is known by now, some of them where they are more than
+        `limit_bytes`. Returns how many."""
         done = self._reassembly.deliver_orphans(self._extractors)
         self._reassembly.number(self._extractors)
-        return done + place_staged(self._extractors, self._reassembly.numbers)
+        placed, self._more_staged = place_staged_bytes(
+            self._extractors, self._reassembly.numbers, limit_bytes
+        )
+        return done + placed
 
     def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
         """Reports an applied step within which two copies differ. It cannot be undone; every later

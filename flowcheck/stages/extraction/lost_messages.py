@@ -70,7 +70,10 @@ def _waiting(
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for extractor in extractors:
         keys, states = extractor.keys(), extractor.staging.plans()["state"]
-        for number, record, _ in extractor.placeable(numbers):
+        placeable = extractor.placeable(numbers)
+        for number, record in zip(
+            placeable.numbers.tolist(), placeable.records.tolist(), strict=True
+        ):
             m = extractor.staging.handle.records[record].message
             key = keys[m.flow]
             if key not in plans or states[m.flow] != PLAN_ACTIVE:

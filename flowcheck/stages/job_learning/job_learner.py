@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from itertools import repeat
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mirror_view
+from flowcheck.plane.extraction.staged_snapshot import snapshot_of
 from flowcheck.plane.shared_memory.flow_table import flow_key
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
@@ -30,7 +30,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import completed
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.reading import Awaited
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
+from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
@@ -178,15 +178,14 @@ class JobLearner:
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
             self._awaited, self._look_at = found.awaited, 0
-            self._left_out += ignore_flows(extractors, reading.messages_read.names, found.others)
+            self._left_out += ignore_flows(extractors, found.names, found.others)
             return None
         self.forget()
         return ProvedJob(
             job=found.job,
             weights=found.weights,
-            names=reading.messages_read.names,
+            names=found.names,
             numbers=found.numbers,
-            messages=reading.messages_read.messages,
             flows=found.flows,
             other_jobs=found.other_jobs,
             auxiliary_weights=found.auxiliary_weights,
@@ -262,11 +261,6 @@ class JobLearner:
         *,
         hasty: bool,
     ) -> None:
-        if only is None:
-            seen = join([mirror_view(extractor) for extractor in extractors])
-            flows = seen.flows
-        else:
-            seen, flows = _joined_of(extractors, only)
         terms = ReadingTerms(
             ended=self._last_word,
             quiet=self._read_quiet,
@@ -279,7 +273,11 @@ class JobLearner:
             sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
-        self._reading = ReadingProcess(seen, flows, terms, self._run.read_weights)
+        staged = tuple(
+            snapshot_of(extractor, own)
+            for extractor, own in zip(extractors, only or repeat(None), strict=False)
+        )
+        self._reading = ReadingProcess(staged, terms, self._run.read_weights)
 
 
 def _begun(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
@@ -290,25 +288,3 @@ def _begun(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
         own = np.bincount(records["message"]["flow"][records["state"] == 1])
         most |= Counter(dict(zip(extractor.keys(), map(int, own), strict=False)))
     return most
-
-
-def _joined_of(
-    extractors: Sequence[Extractor], only: Sequence[set[int]]
-) -> tuple[MergedView, list[ObservedFlow]]:
-    """Some flows' messages, and those flows; names are of all, as each owner of a key counts."""
-    views, chosen = [], []
-    for extractor, indices in zip(extractors, only, strict=True):
-        # An earlier join's names are of what was there then.
-        names = extractor.names
-        extractor.set_flow_names({})
-        keys = extractor.keys()
-        own = {keys[index] for index in indices}
-        view = mirror_view(extractor)
-        messages = [message for message in view.messages if message.flow in own]
-        strays = [stray for stray in view.strays if stray.flow in own]
-        views.append(replace(view, messages=messages, strays=strays))
-        chosen.append(own)
-        extractor.set_flow_names(names)
-    seen = join(views)
-    wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
-    return seen, [flow for flow in seen.flows if flow.key in wanted]

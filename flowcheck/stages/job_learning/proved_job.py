@@ -16,7 +16,7 @@ from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Role, encode_job
 
 
@@ -27,10 +27,9 @@ class ProvedJob:
     job: LearnedJob
     weights: NDArray[np.uint8] | Path | None
     """[bytes of all parameters], or the file that has them; None of a job joined midstream."""
-    names: list[dict[FlowKey, JoinedFlow]]
+    names: Sequence[dict[FlowKey, JoinedFlow]]
     """[mirror point] what its flows are called in the job."""
     numbers: dict[FlowPsn, int]
-    messages: Sequence[ObservedMessage]
     flows: Sequence[FlowKey] = ()
     """Of the job, both directions of each of its connections."""
     other_jobs: int = 0
@@ -41,12 +40,12 @@ class ProvedJob:
 
     def write(self, folder: Path) -> None:
         """Into a folder that is no job's yet."""
-        CrossRingReassembly(folder / "numbers").learned(self.numbers, self.messages)
+        CrossRingReassembly(folder / "numbers").learned(self.numbers)
         self._write_files(folder)
 
     def keep(self, run: RunDir, reassembly: CrossRingReassembly) -> None:
         """As the job that is followed."""
-        reassembly.learned(self.numbers, self.messages)
+        reassembly.learned(self.numbers)
         self._write_files(run.learned_folder)
         run.read_weights.unlink(missing_ok=True)
 

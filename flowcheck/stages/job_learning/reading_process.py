@@ -18,10 +18,9 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
+from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
+from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_staged
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
-from flowcheck.wire.traffic.observed_messages import ObservedFlow
 
 YIELDS = 5
 """Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
@@ -37,14 +36,13 @@ class ReadingProcess:
 
     def __init__(
         self,
-        seen: MergedView,
-        flows: Sequence[ObservedFlow],
+        staged: Sequence[StagedSnapshot],
         terms: ReadingTerms,
         weights_file: Path | None = None,
     ) -> None:
-        """seen: as joined just now; weights_file: where the child writes initial weights, which are
-        gigabytes, while the stage extracts. Raises OSError where no process can be had."""
-        self.messages_read = seen
+        """staged: [mirror point] as it is now, which the child joins; weights_file: where the child
+        writes initial weights, which are gigabytes, while the stage extracts. Raises OSError where
+        no process can be had."""
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
         self._pidfd = -1
@@ -55,7 +53,7 @@ class ReadingProcess:
             os.close(self._file)
             raise
         if not self._pid:
-            _child(self._file, parent, seen, flows, terms, weights_file)
+            _child(self._file, parent, staged, terms, weights_file)
         self._pidfd = os.pidfd_open(self._pid)
 
     def wait(self, limit_s: float) -> bool:
@@ -98,8 +96,7 @@ class ReadingProcess:
 def _child(
     file: int,
     parent: int,
-    seen: MergedView,
-    flows: Sequence[ObservedFlow],
+    staged: Sequence[StagedSnapshot],
     terms: ReadingTerms,
     weights_file: Path | None,
 ) -> None:
@@ -113,7 +110,7 @@ def _child(
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
         os.nice(YIELDS)
         try:
-            found = _with_file(read_job(seen, flows, terms), weights_file)
+            found = _with_file(read_staged(staged, terms), weights_file)
         except Exception:
             found = ReadingOutcome(broke=traceback.format_exc())
         with os.fdopen(file, "wb", closefd=False) as out:

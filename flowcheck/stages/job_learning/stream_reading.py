@@ -3,7 +3,7 @@ says why not."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
 from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mirror_view
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
 from flowcheck.stages.job_learning.proved_job import consistent
 from flowcheck.stages.staged_messages.across_rings import FlowPsn
@@ -66,6 +68,8 @@ class ReadingOutcome:
     """A job that is known runs, and cannot be joined yet."""
     awaited: Awaited | None = None
     """As of `Reading`."""
+    names: tuple[dict[FlowKey, JoinedFlow], ...] = field(default=(), repr=False)
+    """[mirror point] what its flows are called in the job."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -164,6 +168,35 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),
     )
+
+
+def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> ReadingOutcome:
+    """What the mirror points had staged, joined and read."""
+    seen = join([mirror_view(one) for one in staged])
+    wanted = {
+        names[one.keys[index]].flow
+        for one, names in zip(staged, seen.names, strict=True)
+        for index in (range(len(one.keys)) if one.only is None else one.only)
+    }
+    outcome = read_job(seen, [flow for flow in seen.flows if flow.key in wanted], terms)
+    numbers = numbers_before_gaps(outcome.numbers, seen.messages)
+    if len(staged) == 1:  # no other ring may lack the number that the transport gave a message
+        told = {(m.flow, m.first_psn) for m in seen.messages if m.number is not None}
+        numbers = {name: number for name, number in numbers.items() if name not in told}
+    return replace(outcome, names=tuple(seen.names), numbers=numbers)
+
+
+def numbers_before_gaps(
+    numbers: Mapping[FlowPsn, int], messages: Sequence[ObservedMessage]
+) -> dict[FlowPsn, int]:
+    """Learned numbers of messages before the first gap of their flow. Behind it a number rests on
+    how many messages lie in the gap, which another ring may still tell otherwise: those are counted
+    where they are placed."""
+    whole: dict[FlowKey, int] = {}
+    for m in sorted(messages, key=lambda message: message.first_psn):
+        if whole.setdefault(m.flow, m.first_psn) == m.first_psn:
+            whole[m.flow] = m.first_psn + m.packets
+    return {(flow, psn): n for (flow, psn), n in numbers.items() if psn < whole.get(flow, 0)}
 
 
 def read_job(

@@ -4,7 +4,7 @@ part."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ from flowcheck.plane.extraction import orphan_packet_exchange
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.traffic.observed_messages import FlowKey
 
 ENDS_KEPT = 4096
 """Ends of numbered messages remembered per flow. A choice that bounds memory: more bridges rings
@@ -47,19 +47,9 @@ class CrossRingReassembly:
             for flow, psn, number in kept[1]:
                 self._ends[flow][psn] = number
 
-    def learned(self, numbers: dict[FlowPsn, int], messages: Sequence[ObservedMessage]) -> None:
-        """What the learned stream says of messages that are staged.
-
-        Behind the first gap of a flow a learned number rests on how many messages lie in the
-        gap, which another ring may still tell otherwise: those are left to be counted here.
-        """
-        whole: dict[FlowKey, int] = {}
-        for m in sorted(messages, key=lambda message: message.first_psn):
-            if whole.setdefault(m.flow, m.first_psn) == m.first_psn:
-                whole[m.flow] = m.first_psn + m.packets
-        self.numbers.update(
-            {(flow, psn): n for (flow, psn), n in numbers.items() if psn < whole.get(flow, 0)}
-        )
+    def learned(self, numbers: Mapping[FlowPsn, int]) -> None:
+        """What the learned stream says of messages that are staged."""
+        self.numbers.update(numbers)
         self._keep()
 
     def deliver_orphans(self, extractors: Sequence[Extractor]) -> int:
