@@ -233,8 +233,7 @@ class Extractor(Closeable):
         self, records: NDArray[np.uint64], named: NDArray[np.uint64], limit_bytes: int
     ) -> tuple[int, int]:
         """Moves staged messages to where their plans place them, in this order, until so many bytes
-        left staging.
-        Returns (how many left, how many were looked at)."""
+        left staging. Returns (how many left, how many were looked at)."""
         looked = ffi.new("uint64_t *")
         left = lib.fc_staged_place_many(
             self.handle,
