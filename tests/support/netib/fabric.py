@@ -46,10 +46,7 @@ class Fabric:
         if options.tree_below:
             self.trees.join(self.connections, self.connect)
         if options.pipeline_bytes:
-            ours = options.mirrored[0]
-            for channel in range(2):
-                self.connect("pp", 0, channel, ours, PIPELINE_RANK)
-                self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+            self.join_pairs()
 
     def join(self, communicator: str) -> None:
         """The connections of its ring that touch a mirrored node."""
@@ -63,6 +60,20 @@ class Fabric:
                         new = (communicator, sender, channel) not in self.connections
                         if source != target and near and new:
                             self.connect(communicator, sender, channel, source, target)
+
+    def join_pairs(self) -> None:
+        """The connections that carry sends from one rank to another."""
+        ours = self.options.mirrored[0]
+        if not self.options.pairs:
+            for channel in range(2):
+                self.connect("pp", 0, channel, ours, PIPELINE_RANK)
+                self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+        for source, target in self.options.pairs:
+            if {source, target} & set(self.options.mirrored):
+                for channel in range(2):
+                    self.connect(
+                        pair_name(source, target), int(source > target), channel, source, target
+                    )
 
     def ends(self, communicator: str, sender: int, channel: int) -> tuple[int, int]:
         """Hosts of the rank at a ring index and of the next one."""
@@ -93,7 +104,7 @@ class Fabric:
         if communicator in ("dp", "metrics"):
             around = ranks_of(self.options, channel)
             ranks = around[sender], around[(sender + 1) % len(around)]
-        kind = Grouped if communicator == "pp" and self.options.grouped > 1 else Connection
+        kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection
         made = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
             self.emit, self.ready, ranks[0], ranks,
@@ -170,7 +181,7 @@ class Fabric:
 
     def ready(self, connection: Connection, operation: Operation, message: int) -> bool:
         """Whether the sender has what it is to send."""
-        if connection.communicator == "pp":
+        if connection.communicator.startswith("pp"):
             return True
         index, channel = connection.sender, connection.channel
         own = connection.communicator
@@ -225,6 +236,11 @@ class Fabric:
             if not self.received(rank, channel, operation, number):
                 return False
         return True
+
+
+def pair_name(source: int, target: int) -> str:
+    """Of the communicator of two ranks."""
+    return f"pp {min(source, target)} {max(source, target)}"
 
 
 def members_of(options: Options) -> dict[str, tuple[int, ...]]:

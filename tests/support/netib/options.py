@@ -47,6 +47,11 @@ class Options:
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
     """Bytes sent and received per step in a second communicator; 0: there is none."""
+    pairs: tuple[tuple[int, int], ...] = ()
+    """(rank that sends, rank that receives) of each send of so many bytes, each two ranks a
+    communicator of their own; (): to and from a neighbour that is no rank of the job."""
+    pairs_first: int = 0
+    """Sends of each of them before DDP begins."""
     sharded: bool = False
     """Instead of DDP, every shape is a layer whose parameters each rank holds a block of: gathered
     forward and backward, their gradients reduce-scattered."""
