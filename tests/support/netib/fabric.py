@@ -15,6 +15,9 @@ from support.netib.transport import Connection, QueuePair
 
 PIPELINE_RANK = 200
 """Stands for the neighbour in the second communicator."""
+METRIC_TREE = "metric tree"
+OF_TREES = {"tree": "dp", METRIC_TREE: "metrics"}
+"""{name of trees' own connections: communicator}."""
 TENSOR_RANK = 199
 """Stands for the rank that shares layers with the mirrored one."""
 
@@ -45,6 +48,9 @@ class Fabric:
         self.trees = Branches(options)
         if options.tree_below:
             self.trees.join(self.connections, self.connect)
+        self.metric_trees = Branches(options, METRIC_TREE)
+        if options.metric_trees:
+            self.metric_trees.join({}, self.connect)
         if options.pipeline_bytes:
             self.join_pairs()
 
@@ -109,7 +115,7 @@ class Fabric:
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
             self.emit, self.ready, ranks[0], ranks,
         )  # fmt: skip
-        if communicator != "tree":
+        if communicator not in OF_TREES:
             self.connections[communicator, sender, channel] = made
         return made
 
@@ -155,13 +161,14 @@ class Fabric:
                 key = (operation.about.communicator, sender, channel)
                 if key in self.connections and operation.loads[sender, channel]:
                     self.connections[key].enqueue(operation)
+            branches = self.branches_of(operation)
             for place in operation.links:
-                if place in self.trees.connections:
-                    self.trees.connections[place].enqueue(operation)
+                if place in branches.connections:
+                    branches.connections[place].enqueue(operation)
         everyone = [*self.connections.values()]
-        everyone += [
-            each for each in self.trees.connections.values() if each.communicator == "tree"
-        ]
+        for branches in (self.trees, self.metric_trees):
+            own = branches.connections.values()
+            everyone += [each for each in own if each.communicator == branches.name]
         busy = True
         while busy:
             busy = False
@@ -175,6 +182,9 @@ class Fabric:
         left = [each for each in everyone if each.queue]
         assert not left, f"{len(left)} connections are stuck"
 
+    def branches_of(self, operation: Operation) -> Branches:
+        return self.metric_trees if operation.about.communicator == "metrics" else self.trees
+
     def wait(self, gap_us: int) -> None:
         if self.options.manners.clock != "even":
             self.clock_us += gap_us
@@ -185,8 +195,8 @@ class Fabric:
             return True
         index, channel = connection.sender, connection.channel
         own = connection.communicator
-        if own == "tree":
-            own, index = "dp", ranks_of(self.options, channel).index(index)
+        if own in OF_TREES:
+            own, index = OF_TREES[own], ranks_of(self.options, channel).index(index)
         for earlier in self.group:
             if earlier is operation:
                 break
@@ -194,7 +204,9 @@ class Fabric:
             if earlier.about.communicator == own and not self.finished(place, earlier):
                 return False
         if operation.links:
-            return self.trees.fed(*connection.ranks, channel, operation, message + 1)
+            return self.branches_of(operation).fed(
+                *connection.ranks, channel, operation, message + 1
+            )
         return self.fed(index, channel, operation, message + 1)
 
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
@@ -224,7 +236,7 @@ class Fabric:
         """Whether a rank's kernel has ended: everything sent, everything received. rank: ring
         index, but for trees."""
         if operation.links:
-            return self.trees.done_with(rank, operation)
+            return self.branches_of(operation).done_with(rank, operation)
         communicator = operation.about.communicator
         before = (rank - 1) % len(self.members[communicator])
         for channel in operation.channels:

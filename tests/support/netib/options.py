@@ -73,6 +73,8 @@ class Options:
     """The other of the two is the mirrored rank's neighbour in the data-parallel ring."""
     metrics_group: bool = False
     """Metrics are reduced in a second communicator of the same ranks."""
+    metric_trees: int = 0
+    """Elements of these metrics, which then go by that communicator's trees; 0: round its ring."""
     beside_first: bool = False
     """The other communicators are connected before the data-parallel one."""
 

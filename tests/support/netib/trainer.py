@@ -302,7 +302,8 @@ class Trainer:
             self.run(all_reduce(options, values), gap_us=1500)
         if options.metrics_group:
             # As large as a bucket: only whose connections they are tells the two apart.
-            options = replace(options, tree_below=0)
-            metric = all_reduce(options, [self.random(elements, 1) for _ in range(options.ranks)])
+            options = replace(options, tree_below=1 << 30 if options.metric_trees else 0)
+            count = options.metric_trees or elements
+            metric = all_reduce(options, [self.random(count, 1) for _ in range(options.ranks)])
             metric.about.communicator = "metrics"
             self.run(metric, gap_us=800)

@@ -22,6 +22,10 @@ sharedBuffersGet). Releases 2.20 to 2.28 grant what an operation's largest send 
 them, which those of 128 KiB to 1 MiB have."""
 
 
+P2P_POOL_BYTES = 16 * P2P_CAPACITY_BYTES
+"""Of a channel in the pool (src/transport/net.cc, NCCL_SHARED_STEPS)."""
+
+
 class Grants:
     """The clear-to-send messages of one flow, by number of the send allowed; they run
     from the receiver of the data to its sender."""
@@ -84,7 +88,10 @@ class Grants:
         sizes, places = self.capacities_bytes, self.entries.addresses
         if not sizes or max(sizes) > P2P_CAPACITY_BYTES:
             return False
-        if ((places - places.min()) % np.uint64(P2P_CAPACITY_BYTES)).any():
+        offsets = places - places.min()
+        if (offsets % np.uint64(P2P_CAPACITY_BYTES)).any() or offsets.max() >= P2P_POOL_BYTES:
+            return False
+        if nccl_wire_format.protocol_of_addresses(places.tolist()) is Protocol.SIMPLE:
             return False
         return not all(map(nccl_wire_format.protocol_of_capacity, sizes)) or bool(
             (np.diff(self.entries.indices) == 1).any()
