@@ -37,6 +37,10 @@ FOLLOWED = {
     "hook": (ADAMW, "small", 'gradient_dtype = "bfloat16"\n'),
 }
 """{job: ([optimizer] as scripts/gpu/jobs.py has it, factory of its model, more of [model])}."""
+FOLLOWED_GRADIENTS = {
+    "unused": ('name = "rmsprop"\nlearning_rate = 0.001\n', "batch_norm", ""),
+}
+"""Beside a second communicator that uses trees; RMSprop's CUDA kernels round otherwise."""
 NIGHTLY = ("tree-simple", "tree-ll", "eight", "wide-simple", "channels", "hook")
 READ = (*FOLLOWED, "ring-ll", "bf16", "unused")
 KINDS = {"AllGather": "all_gather", "Broadcast": "broadcast", "AllReduce": "all_reduce"}
@@ -120,7 +124,7 @@ def test_gathers_by_pat_are_no_sends_of_pairs(tmp_path: Path) -> None:
 
 
 def replayed(name: str, folder: Path) -> dict[str, Any]:
-    optimizer, model, more = FOLLOWED[name]
+    optimizer, model, more = {**FOLLOWED, **FOLLOWED_GRADIENTS}[name]
     job = folder / "job.toml"
     job.write_text(
         f'[optimizer]\n{optimizer}device = "cuda"\ntorch = "2.11"\n'
@@ -154,3 +158,11 @@ def test_every_step_has_the_bits_of_the_gpu(name: str, tmp_path: Path) -> None:
             assert own.get("states_sha256", {}).get(state) == step.get(state), (own["step"], state)
         if name != "hook":  # the trainer's are widened, these are as they were reduced
             assert own["gradient_sha256"] == step["gradient"], own["step"]
+
+
+@pytest.mark.parametrize("name", FOLLOWED_GRADIENTS)
+def test_every_gradient_has_the_bits_of_the_gpu(name: str, tmp_path: Path) -> None:
+    steps = gpu_recorded.load(name).truth["steps"]
+    told = replayed(name, tmp_path)
+    assert told["complete_steps"] == len(steps)
+    assert [own["gradient_sha256"] for own in told["digests"]] == [s["gradient"] for s in steps]

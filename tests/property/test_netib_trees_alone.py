@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from property.test_netib_followed import follow
 from support.netib import Options, generate
 
 from flowcheck.findings.catalog.collective_evidence import END_OPEN
@@ -43,6 +44,14 @@ def test_trees_of_a_second_communicator_are_told_as_that(name: str, tmp_path: Pa
         assert least <= len(truth.result) <= most < least + 16
         sure = min([told.bytes, *(start for start, _ in told.missing)])
         assert sure >= least - 8 and told.result[:sure].tobytes() == truth.result[:sure]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name != "root")) for name in JOBS],
+)
+def test_the_job_beside_them_is_followed(name: str, tmp_path: Path, shm: Path) -> None:
+    follow(JOBS[name], tmp_path, shm)
 
 
 def test_a_ring_of_the_first_ranks_alone_is_no_tree(tmp_path: Path) -> None:
