@@ -88,7 +88,7 @@ def test_hosts_are_addresses(tmp_path: Path) -> None:
 
 def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
     whole = reading.collectives[-1]
-    short = replace(whole, bytes=8, missing=((0, 8),), assumed=(END_OPEN(),))
+    short = replace(whole, bytes=8, missing=((0, 8),), assumed=(END_OPEN(1, 8),))
     [told] = _lost(replace(reading, collectives=(short,)))
     assert "ends somewhere in bytes [0, 8), its last line" in told
     [told] = _lost(replace(reading, collectives=(replace(short, assumed=()),)))

@@ -66,7 +66,10 @@ NO_ADDED_STEP = Entry(
 )
 
 # Assumptions: no byte seen could contradict them.
-END_OPEN = Entry("collectives.end_open", "where the tensor ends inside its last line is unknown")
+END_OPEN = Entry(
+    "collectives.end_open",
+    "where the tensor ends inside its last line is unknown: {least:,} to {most:,} bytes fit",
+)
 END_BY_CONTENT = Entry(
     "collectives.end_by_content",
     "the tensor's end is guessed: LL sends lines of 8 bytes, and those of the last line look like "

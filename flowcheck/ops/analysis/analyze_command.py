@@ -158,7 +158,7 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "conflicting_bytes": collective.conflicts,
         "meaning": collective.meaning,
         "role": role_of(collective),
-        "algorithm": str(collective.algorithm),
+        "algorithm": None if collective.ring is None else str(collective.algorithm),
         "tree": collective.algorithm is Algorithm.TREE,  # of before algorithms had names
     }
 

@@ -16,8 +16,9 @@ Connect = Callable[[str, int, int, int, int, int], Connection]
 class Branches:
     """Of one communicator."""
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
+    def __init__(self, options: Options, name: str = "tree") -> None:
+        """name: of the connections that the ring has not."""
+        self.options, self.name = options, name
         self.connections: dict[tuple[int, int, int], Connection] = {}
         """(sender, channel, receiver) by rank; where the ring has the connection, it is that."""
 
@@ -37,7 +38,7 @@ class Branches:
                             if place not in self.connections:
                                 made = shared.get((source, target, channel))
                                 self.connections[place] = made or connect(
-                                    "tree", source, channel, *ends, target
+                                    self.name, source, channel, *ends, target
                                 )
 
     def fed(self, rank: int, receiver: int, channel: int, operation: Operation, count: int) -> bool:

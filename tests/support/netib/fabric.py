@@ -15,6 +15,9 @@ from support.netib.transport import Connection, QueuePair
 
 PIPELINE_RANK = 200
 """Stands for the neighbour in the second communicator."""
+METRIC_TREE = "metric tree"
+OF_TREES = {"tree": "dp", METRIC_TREE: "metrics"}
+"""{name of trees' own connections: communicator}."""
 TENSOR_RANK = 199
 """Stands for the rank that shares layers with the mirrored one."""
 
@@ -45,11 +48,11 @@ class Fabric:
         self.trees = Branches(options)
         if options.tree_below:
             self.trees.join(self.connections, self.connect)
+        self.metric_trees = Branches(options, METRIC_TREE)
+        if options.metric_trees:
+            self.metric_trees.join({}, self.connect)
         if options.pipeline_bytes:
-            ours = options.mirrored[0]
-            for channel in range(2):
-                self.connect("pp", 0, channel, ours, PIPELINE_RANK)
-                self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+            self.join_pairs()
 
     def join(self, communicator: str) -> None:
         """The connections of its ring that touch a mirrored node."""
@@ -63,6 +66,20 @@ class Fabric:
                         new = (communicator, sender, channel) not in self.connections
                         if source != target and near and new:
                             self.connect(communicator, sender, channel, source, target)
+
+    def join_pairs(self) -> None:
+        """The connections that carry sends from one rank to another."""
+        ours = self.options.mirrored[0]
+        if not self.options.pairs:
+            for channel in range(2):
+                self.connect("pp", 0, channel, ours, PIPELINE_RANK)
+                self.connect("pp", 1, channel, PIPELINE_RANK, ours)
+        for source, target in self.options.pairs:
+            if {source, target} & set(self.options.mirrored):
+                for channel in range(2):
+                    self.connect(
+                        pair_name(source, target), int(source > target), channel, source, target
+                    )
 
     def ends(self, communicator: str, sender: int, channel: int) -> tuple[int, int]:
         """Hosts of the rank at a ring index and of the next one."""
@@ -93,12 +110,12 @@ class Fabric:
         if communicator in ("dp", "metrics"):
             around = ranks_of(self.options, channel)
             ranks = around[sender], around[(sender + 1) % len(around)]
-        kind = Grouped if communicator == "pp" and self.options.grouped > 1 else Connection
+        kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection
         made = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
             self.emit, self.ready, ranks[0], ranks,
         )  # fmt: skip
-        if communicator != "tree":
+        if communicator not in OF_TREES:
             self.connections[communicator, sender, channel] = made
         return made
 
@@ -144,13 +161,14 @@ class Fabric:
                 key = (operation.about.communicator, sender, channel)
                 if key in self.connections and operation.loads[sender, channel]:
                     self.connections[key].enqueue(operation)
+            branches = self.branches_of(operation)
             for place in operation.links:
-                if place in self.trees.connections:
-                    self.trees.connections[place].enqueue(operation)
+                if place in branches.connections:
+                    branches.connections[place].enqueue(operation)
         everyone = [*self.connections.values()]
-        everyone += [
-            each for each in self.trees.connections.values() if each.communicator == "tree"
-        ]
+        for branches in (self.trees, self.metric_trees):
+            own = branches.connections.values()
+            everyone += [each for each in own if each.communicator == branches.name]
         busy = True
         while busy:
             busy = False
@@ -164,18 +182,21 @@ class Fabric:
         left = [each for each in everyone if each.queue]
         assert not left, f"{len(left)} connections are stuck"
 
+    def branches_of(self, operation: Operation) -> Branches:
+        return self.metric_trees if operation.about.communicator == "metrics" else self.trees
+
     def wait(self, gap_us: int) -> None:
         if self.options.manners.clock != "even":
             self.clock_us += gap_us
 
     def ready(self, connection: Connection, operation: Operation, message: int) -> bool:
         """Whether the sender has what it is to send."""
-        if connection.communicator == "pp":
+        if connection.communicator.startswith("pp"):
             return True
         index, channel = connection.sender, connection.channel
         own = connection.communicator
-        if own == "tree":
-            own, index = "dp", ranks_of(self.options, channel).index(index)
+        if own in OF_TREES:
+            own, index = OF_TREES[own], ranks_of(self.options, channel).index(index)
         for earlier in self.group:
             if earlier is operation:
                 break
@@ -183,7 +204,9 @@ class Fabric:
             if earlier.about.communicator == own and not self.finished(place, earlier):
                 return False
         if operation.links:
-            return self.trees.fed(*connection.ranks, channel, operation, message + 1)
+            return self.branches_of(operation).fed(
+                *connection.ranks, channel, operation, message + 1
+            )
         return self.fed(index, channel, operation, message + 1)
 
     def fed(self, rank: int, channel: int, operation: Operation, sends: int) -> bool:
@@ -213,7 +236,7 @@ class Fabric:
         """Whether a rank's kernel has ended: everything sent, everything received. rank: ring
         index, but for trees."""
         if operation.links:
-            return self.trees.done_with(rank, operation)
+            return self.branches_of(operation).done_with(rank, operation)
         communicator = operation.about.communicator
         before = (rank - 1) % len(self.members[communicator])
         for channel in operation.channels:
@@ -225,6 +248,11 @@ class Fabric:
             if not self.received(rank, channel, operation, number):
                 return False
         return True
+
+
+def pair_name(source: int, target: int) -> str:
+    """Of the communicator of two ranks."""
+    return f"pp {min(source, target)} {max(source, target)}"
 
 
 def members_of(options: Options) -> dict[str, tuple[int, ...]]:

@@ -47,6 +47,11 @@ class Options:
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
     """Bytes sent and received per step in a second communicator; 0: there is none."""
+    pairs: tuple[tuple[int, int], ...] = ()
+    """(rank that sends, rank that receives) of each send of so many bytes, each two ranks a
+    communicator of their own; (): to and from a neighbour that is no rank of the job."""
+    pairs_first: int = 0
+    """Sends of each of them before DDP begins."""
     sharded: bool = False
     """Instead of DDP, every shape is a layer whose parameters each rank holds a block of: gathered
     forward and backward, their gradients reduce-scattered."""
@@ -68,6 +73,8 @@ class Options:
     """The other of the two is the mirrored rank's neighbour in the data-parallel ring."""
     metrics_group: bool = False
     """Metrics are reduced in a second communicator of the same ranks."""
+    metric_trees: int = 0
+    """Elements of these metrics, which then go by that communicator's trees; 0: round its ring."""
     beside_first: bool = False
     """The other communicators are connected before the data-parallel one."""
 

@@ -194,8 +194,9 @@ def broadcast(options: Options, content: bytes, root: int = 0) -> Operation:
     return Operation(told, loads, 1, 0, list(planned), root=root)
 
 
-def transfer(content: bytes, sender: int) -> Operation:
-    """A send of the second communicator, in which 0 is the mirrored rank and 1 its neighbour."""
+def transfer(content: bytes, sender: int, communicator: str = "pp") -> Operation:
+    """A send of a communicator of two ranks; in the second communicator 0 is the mirrored rank and
+    1 its neighbour."""
     parts = 1
     while over(len(content), parts) > 131072 and parts < 2:
         parts *= 2
@@ -207,5 +208,5 @@ def transfer(content: bytes, sender: int) -> Operation:
     for channel in range(parts):
         part = content[channel * each : (channel + 1) * each]
         loads[sender, channel] = [part[at : at + size] for at in range(0, len(part), size)]
-    told = Collective("send", "pp", "Simple", content)
+    told = Collective("send", communicator, "Simple", content)
     return Operation(told, loads, 1, 0, list(range(parts)))

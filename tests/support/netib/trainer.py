@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import torch
 from support.netib import habits, parted
-from support.netib.fabric import Fabric
+from support.netib.fabric import Fabric, pair_name
 from support.netib.options import Options, Truth
 from support.netib.partition import up
 from support.netib.reduction import (
@@ -93,6 +93,8 @@ class Trainer:
             self.train_apart(everything)
             return
         habits.before(self)
+        for _ in range(options.pairs_first if options.pipeline_bytes else 0):
+            self.run(background=self.transfers(1, 0), gap_us=500)
         self.start()
         each = self.dtype.itemsize
         buckets = [everything]
@@ -239,7 +241,7 @@ class Trainer:
             self.run(broadcast(options, octets(self.random(options.buffers, 1))))
             self.run_counters()
         if options.pipeline_bytes:
-            self.run(background=(self.transfer(1), self.transfer(0)), gap_us=500)
+            self.run(background=self.transfers(1, 0), gap_us=500)
         for _ in range(2 * options.tensor_layers):
             self.run(self.shared(), gap_us=100)
 
@@ -250,8 +252,21 @@ class Trainer:
         made.about.communicator = "tp"
         return made
 
-    def transfer(self, sender: int) -> Operation:
-        return transfer(self.rng.bytes(self.options.pipeline_bytes), sender)
+    def transfers(self, *senders: int) -> tuple[Operation, ...]:
+        """The sends of a pass: of the mirrored rank (0) and its neighbour (1), in this order, or of
+        all pairs, as large as each other or, of every second, half as large."""
+        options = self.options
+        if not options.pairs:
+            return tuple(transfer(self.rng.bytes(options.pipeline_bytes), s) for s in senders)
+        return tuple(
+            transfer(
+                self.rng.bytes(options.pipeline_bytes >> number % 2),
+                int(source > target),
+                pair_name(source, target),
+            )
+            for number, (source, target) in enumerate(options.pairs)
+            if {source, target} & set(options.mirrored)
+        )
 
     def backward(self, buckets: list[list[int]]) -> None:
         options = self.options
@@ -274,7 +289,7 @@ class Trainer:
             reduces.insert(0 if options.static_graph else len(reduces), map_of_used)
         background: tuple[Operation, ...] = ()
         if options.pipeline_bytes:
-            background = (self.transfer(0), self.transfer(1))
+            background = self.transfers(0, 1)
         background += tuple(self.shared() for _ in range(2 * options.tensor_layers))
         # Half of the jobs launch all buckets at once, the others one after the other.
         if self.rng.random() < 0.5:
@@ -287,7 +302,8 @@ class Trainer:
             self.run(all_reduce(options, values), gap_us=1500)
         if options.metrics_group:
             # As large as a bucket: only whose connections they are tells the two apart.
-            options = replace(options, tree_below=0)
-            metric = all_reduce(options, [self.random(elements, 1) for _ in range(options.ranks)])
+            options = replace(options, tree_below=1 << 30 if options.metric_trees else 0)
+            count = options.metric_trees or elements
+            metric = all_reduce(options, [self.random(count, 1) for _ in range(options.ranks)])
             metric.about.communicator = "metrics"
             self.run(metric, gap_us=800)

@@ -133,9 +133,12 @@ class Connection:
     def address(self, operation: Operation, message: int) -> tuple[int, int, int]:
         """(FIFO step, virtual address, capacity) of a message."""
         protocol = operation.about.protocol
-        if self.communicator == "pp":
+        if self.communicator.startswith("pp"):
             slot = 16 * self.channel + message % 8
-            return message, self.block + P2P_CHUNK_BYTES * slot, P2P_CHUNK_BYTES
+            size = P2P_CHUNK_BYTES
+            if (2, 20) <= self.options.version < (2, 29):  # net.cc: sub->nbytes < sizes[subCount]
+                size = max(map(len, self.load(operation)))
+            return message, self.block + P2P_CHUNK_BYTES * slot, size
         if self.options.registered and protocol == SIMPLE and operation.about.kind in DIRECT:
             load = self.load(operation)
             at = sum(map(len, load[:message]))

@@ -8,7 +8,7 @@ with one rank each.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from flowcheck.wire.collectives.double_binary_tree import down, is_second, parents
@@ -143,7 +143,7 @@ def linked(streams: Sequence[Stream], node_of: dict[str, int], nodes: int) -> Li
 def are_of_trees(links: Links, ranks: int) -> bool:
     """Mirrored ranks have the ring's connections, all that the first tree has, and either all that
     the second has beside them or none."""
-    ours = _mirrored(links)
+    ours = mirrored(links)
     ring = {(rank, (rank + 1) % ranks) for rank in range(ranks)}
     first, second = (
         {
@@ -161,7 +161,7 @@ def are_of_trees(links: Links, ranks: int) -> bool:
     )
 
 
-def _mirrored(links: Links) -> set[int]:
+def mirrored(links: Collection[Link]) -> set[int]:
     """The fewest ranks that all connections touch, busiest first."""
     left = set(links)
     found: set[int] = set()

@@ -15,7 +15,15 @@ from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 
 P2P_CAPACITY_BYTES = 131_072
-"""What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
+"""What point-to-point receives grant at most (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE), and how
+far apart they lie in the pool that all peers of a channel share (src/transport/net.cc,
+sharedBuffersGet). Releases 2.20 to 2.28 grant what an operation's largest send has
+(recvProxyProgress, `if (sub->nbytes < sizes[subCount])`): any size, that of LL's buffer among
+them, which those of 128 KiB to 1 MiB have."""
+
+
+P2P_POOL_BYTES = 16 * P2P_CAPACITY_BYTES
+"""Of a channel in the pool (src/transport/net.cc, NCCL_SHARED_STEPS)."""
 
 
 class Grants:
@@ -66,8 +74,27 @@ class Grants:
     def rings(self) -> bool:
         """The capacities are those that connections of a ring grant."""
         sizes = self.capacities_bytes
-        return P2P_CAPACITY_BYTES not in sizes and all(
-            map(nccl_wire_format.protocol_of_capacity, sizes)
+        return (
+            P2P_CAPACITY_BYTES not in sizes
+            and all(map(nccl_wire_format.protocol_of_capacity, sizes))
+            and not self.pooled
+        )
+
+    @cached_property
+    def pooled(self) -> bool:
+        """All are receives of the pool of point-to-point sends, by where they lie, whatever their
+        sizes. A ring's go through its slots, which are nearer to one another: where these have no
+        other size than they grant, two that follow each other tell."""
+        sizes, places = self.capacities_bytes, self.entries.addresses
+        if not sizes or max(sizes) > P2P_CAPACITY_BYTES:
+            return False
+        offsets = places - places.min()
+        if (offsets % np.uint64(P2P_CAPACITY_BYTES)).any() or offsets.max() >= P2P_POOL_BYTES:
+            return False
+        if nccl_wire_format.protocol_of_addresses(places.tolist()) is Protocol.SIMPLE:
+            return False
+        return not all(map(nccl_wire_format.protocol_of_capacity, sizes)) or bool(
+            (np.diff(self.entries.indices) == 1).any()
         )
 
     @cached_property
@@ -91,5 +118,7 @@ class Grants:
         size = self.capacity_of.get(send.number)
         if size is None:
             return None
+        if self.pooled:
+            return Protocol.SIMPLE
         known = nccl_wire_format.protocol_of_capacity(size)
         return known or (Protocol.SIMPLE if size == send.wire_bytes else None)

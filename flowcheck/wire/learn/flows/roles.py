@@ -166,6 +166,7 @@ def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | Non
         peer=granter.flow.key if granter else None,
         tag=granter.tag if granter else None,
         capacities_bytes=granter.capacities_bytes if granter else frozenset(),
+        pooled=granter is not None and granter.pooled,
         queue_pairs=(flow.key,),
         turns=(flow.key,),
     )
@@ -193,6 +194,8 @@ def _granter(
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
     """Of all sends, if it is one: by the capacities granted and the lines of what else was sent,
     else by the flags; None: it is not."""
+    if granter is not None and granter.pooled:
+        return Protocol.SIMPLE
     if granter is not None:
         told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
         told |= {s.protocol for s in sends if s.flag is not None and s.granted is None}
@@ -208,12 +211,13 @@ def _only_granted(granter: Grants | None) -> Protocol | None:
     """Whose all receives granted are; None: of several, or nothing tells."""
     if granter is None:
         return None
-    told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-    return told.pop() if len(told) == 1 else None
+    return _capacity_protocol(granter)
 
 
 def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     """No send is Simple, so that every send is one step of the connection and flags count sends."""
+    if granter is not None and granter.pooled:
+        return False
     if granter is not None and granter.capacities_bytes:
         told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
         return Protocol.SIMPLE not in told and all(s.protocol for s in sends if _has_line(s))
@@ -278,6 +282,8 @@ def _reading(
 
 
 def _capacity_protocol(grant: Grants) -> Protocol | None:
+    if grant.pooled:
+        return Protocol.SIMPLE
     told = {nccl_wire_format.protocol_of_capacity(size) for size in grant.capacities_bytes}
     return told.pop() if len(told) == 1 else None
 

@@ -121,6 +121,8 @@ class Stream:
     """CTS tag: rank of the rank that writes here; None where no CTS was seen."""
     capacities_bytes: frozenset[int] = frozenset()
     """Of the receives granted; empty where no clear-to-send was seen."""
+    pooled: bool = False
+    """These are of point-to-point sends, as of `Grants.pooled`."""
     queue_pairs: tuple[FlowKey, ...] = ()
     """Flows its sends came on, the first one leading."""
     turns: tuple[FlowKey, ...] = ()

@@ -59,14 +59,14 @@ class Communicator:
 
 def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]:
     """Connections that may be of rings, and point-to-point ones: Simple, own queue pairs, and
-    receives of another size than rings post."""
+    receives of another size than rings post, or in the pool of point-to-point sends."""
     ring: list[Stream] = []
     p2p: list[Stream] = []
     for stream in streams:
         addresses = [s.message.va for s in stream.sends.values() if s.message.va]
         simple = stream.protocol is Protocol.SIMPLE
         if simple and stream.capacities_bytes:
-            simple = P2P_CAPACITY_BYTES in stream.capacities_bytes
+            simple = stream.pooled or P2P_CAPACITY_BYTES in stream.capacities_bytes
         elif simple and len(addresses) > 1:
             simple = not _walks_slots(stream, addresses)
         (p2p if simple else ring).append(stream)

@@ -26,6 +26,7 @@ from flowcheck.wire.learn.search.together import (
     tells,
 )
 from flowcheck.wire.learn.search.trees import read_trees, trees_beside_others
+from flowcheck.wire.learn.search.trees_alone import with_trees_alone
 from flowcheck.wire.learn.search.unseen_links import forwards, joined
 
 DEPTH = 2
@@ -51,6 +52,7 @@ def find_communicators(
     unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
     Order: by when each was first used. logged: ring orders as NCCL's log has them."""
     found = joined(_found(streams, grants, rules, purse, logged), purse)
+    found = with_trees_alone(found, rules, purse)
     return sorted(map(_told, found), key=_began)
 
 

@@ -13,7 +13,6 @@ from flowcheck.findings.catalog.collective_evidence import (
     CHUNK_PLACES_OPEN,
     COPIES_DIFFER,
     END_BY_CONTENT,
-    END_OPEN,
     KIND_FROM_SIZES,
     NO_ADDED_STEP,
     READINGS_UNTRIED,
@@ -53,7 +52,7 @@ from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
 from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.widths import as_wide
 from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, loses, unread_since
-from flowcheck.wire.learn.verdict.ends import Ends, places_open, uncover_end
+from flowcheck.wire.learn.verdict.ends import Ends, open_range, places_open, uncover_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +178,14 @@ def _end(
 ) -> tuple[list[Finding], list[Finding]]:
     """(doubts, assumptions) about where the result of cut `i` ends, which is uncovered where
     nothing tells."""
+    if ends.group_open(cut):
+        uncover_end(canvas, cut.op.protocol)
     if not ends.open(i, canvas):
         return [], [END_BY_CONTENT()] * ends.assumed(i, canvas)
     if places_open(cut, ring):
         return [CHUNK_PLACES_OPEN()], []
     uncover_end(canvas, cut.op.protocol)
-    return [], [END_OPEN()]
+    return [], [open_range(cut, ring)]
 
 
 def _gradients(cuts: Sequence[Cut], ends: Ends) -> set[int]:
@@ -274,7 +275,7 @@ def _collective(
         communicator=number,
         protocol=cut.op.protocol,
         ranks=ring.ranks,
-        channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
+        channels=_channels(cut),
         bytes=size,
         covered_bytes=size if later else int(np.count_nonzero(canvas.covered)),
         missing=() if later else canvas.missing() if canvas.size_bytes == size else ((0, size),),
@@ -290,6 +291,12 @@ def _collective(
         tree=cut.op.tree,
         deferred=_deferred(cut, ring) if later else None,
     )
+
+
+def _channels(cut: Cut) -> int:
+    """Those that carry something on any connection mirrored: of two trees on several channels each
+    link has those of its own tree alone."""
+    return len({c for schedule in cut.schedules for c, sends in enumerate(schedule) if sends}) or 1
 
 
 def _ring(cut: Cut, ring: Ring) -> RingSeen:

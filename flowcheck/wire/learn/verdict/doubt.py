@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flowcheck.findings.catalog.collective_evidence import (
-    END_OPEN,
     FEWEST_RANKS,
     KIND_FROM_SIZES,
     KIND_FROM_SIZES_WITH_LOSS,
@@ -29,6 +28,7 @@ from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import COUNT, WEIGHTS
 from flowcheck.wire.learn.verdict.beside import passed_over
+from flowcheck.wire.learn.verdict.ends import open_range
 from flowcheck.wire.learn.verdict.writers import channels_open, writers_open
 
 MANY_SENDS = 4
@@ -101,14 +101,14 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[Finding]:
     """What no byte seen could have contradicted, and what other readings would change."""
     assumed: list[Finding] = []
     reduces = cut.op.kind is CollectiveKind.ALL_REDUCE
-    if cut.op.from_wire and cut.op.protocol is Protocol.LL:
-        assumed.append(END_OPEN())
+    if cut.op.from_wire and cut.op.protocol is not Protocol.SIMPLE:
+        assumed.append(open_range(cut, communicator.ring))
     assumed += [cut.op.end] if cut.op.end else []
     if not cut.op.licensed and not reduces and not cut.op.meaning:
         assumed.append(KIND_FROM_SIZES(cut.op.kind))
     unsized = not cut.op.licensed and cut.op.protocol is not Protocol.SIMPLE
     if cut.op.meaning == GATHERED and unsized:
-        assumed.append(END_OPEN())
+        assumed.append(open_range(cut, communicator.ring))
     if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2 and not cut.op.licensed:
         assumed.append(SCATTERED_NOT_GATHERED())
     ring = communicator.ring

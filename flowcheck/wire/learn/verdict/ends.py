@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,
@@ -20,13 +22,13 @@ from flowcheck.wire.collectives.send_table import Schedule, same_sizes
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.match import beyond_end
-from flowcheck.wire.learn.cuts.place import Canvas
+from flowcheck.wire.learn.cuts.place import Canvas, result_bytes
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
-from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES
+from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES, least_size, most_size
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
-from flowcheck.wire.learn.trainer.habits import GRADIENTS
+from flowcheck.wire.learn.trainer.habits import BUFFERS, GRADIENTS
 from flowcheck.wire.learn.trainer.iteration import begun_at, disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 
@@ -37,6 +39,7 @@ class Ends:
     def __init__(self, communicator: Communicator) -> None:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
+        self._typed = habits.types is not None
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
         # Where nothing was lost but what comes after the capture, and nothing as large came
         # between, order tells which bucket it is.
@@ -57,6 +60,13 @@ class Ends:
     def open(self, i: int, canvas: Canvas) -> bool:
         """Neither a plan nor a byte tells where the result of cut `i` ends."""
         return not self.told(i) and not self._by_content(i, canvas)
+
+    def group_open(self, cut: Cut) -> bool:
+        """It passes on a tensor of which not even the stated model says how much of its last group
+        of lines it fills. A line of LL, of 8 bytes, is mostly full."""
+        op = cut.op
+        buffers = op.from_wire and op.meaning == BUFFERS
+        return buffers and op.protocol is Protocol.LL128 and not self._typed
 
     def assumed(self, i: int, canvas: Canvas) -> bool:
         """Only what stands in its last line tells where the result of cut `i` ends."""
@@ -124,6 +134,17 @@ def places_open(cut: Cut, ring: Ring) -> bool:
 def _first_bytes(schedules: Sequence[Schedule]) -> list[list[list[int]]]:
     """[edge][channel][send]."""
     return [[[s.start_byte for s in channel] for channel in edge] for edge in schedules]
+
+
+def open_range(cut: Cut, ring: Ring) -> Finding:
+    """Of how many bytes the result may be: all that are as large on the wire."""
+    op, each = replace(cut.op, type_bytes=0), cut.op.type_bytes or 1
+    least = round_up(least_size(op, cut, ring), each)
+    sizes = (
+        result_bytes(replace(cut, op=replace(op, work_bytes=size)), ring)
+        for size in (least, most_size(op, cut, ring) // each * each)
+    )
+    return END_OPEN(*sizes)
 
 
 def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
