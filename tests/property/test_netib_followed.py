@@ -12,7 +12,7 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     ADAPTIVE_ROUTING,
     CLEAR_TO_SEND_LAYOUT,
     GROUPED_RECEIVES,

@@ -15,8 +15,8 @@ from support.port_layouts import choose, layout, words
 from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.catalog.plan_differences import NO_ALL_REDUCE
-from flowcheck.findings.catalog.refused_job_files import ALGORITHM_NOT_FOLLOWED, NOT_A_LEARNED_JOB
+from flowcheck.findings.catalog.plan_figures import NO_ALL_REDUCE
+from flowcheck.findings.catalog.refused_files import ALGORITHM_NOT_FOLLOWED, NOT_A_LEARNED_JOB
 from flowcheck.findings.catalog.refused_layouts import ONE_OF
 from flowcheck.ops.analysis.analyze_command import as_dict
 from flowcheck.ops.analysis.communicator_text import explain

@@ -12,7 +12,7 @@ from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.catalog.job_selection_reasons import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB
 from flowcheck.findings.catalog.refused_settings import HOST_ADDRESS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost

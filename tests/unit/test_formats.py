@@ -23,7 +23,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_options as findings
 from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.refused_restores import OTHER_STEP, TEMPLATE_OR_FORMAT
-from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_UNKNOWN
+from flowcheck.findings.catalog.restored_state import NAMES, TENSORS_UNKNOWN
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write

@@ -18,7 +18,7 @@ from support.lives import Both
 from support.refused_as import refused_as
 from test_base_command import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
 
-from flowcheck.findings.catalog.lifecycle_records import (
+from flowcheck.findings.catalog.run_directories import (
     ANOTHER_REQUEST,
     FILE_GONE,
     NO_BASE_AWAITED,

@@ -19,7 +19,7 @@ from flowcheck.config import job_from
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import SENDS_UNREAD
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, READING_KILLED
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.extraction.extract_stage import ExtractService

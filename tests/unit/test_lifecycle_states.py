@@ -25,7 +25,7 @@ from support.refused_as import refused_as
 from support.staged import Chain
 from test_base_command import first_life
 
-from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION, LATER_VERSION
+from flowcheck.findings.catalog.run_directories import ILLEGAL_TRANSITION, LATER_VERSION
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note

@@ -13,7 +13,7 @@ from support.netib import Options, Truth, generate
 from support.staged import Chain, played
 
 from flowcheck.config import job_from
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,

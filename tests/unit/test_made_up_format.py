@@ -25,7 +25,7 @@ from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_OR_FORMAT
-from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter

@@ -14,7 +14,7 @@ from support.refused_as import refused_as
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.findings.catalog.connections import PLACES_BY_LOG, RING_PLACE_OPEN
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files

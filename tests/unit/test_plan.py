@@ -14,7 +14,7 @@ from flowcheck.errors import LearnError
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
 from flowcheck.findings.catalog.midstream_jobs import SAME_JOB
-from flowcheck.findings.catalog.refused_job_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
+from flowcheck.findings.catalog.refused_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
 from flowcheck.findings.catalog.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import all_reduce

@@ -17,8 +17,8 @@ import pytest
 from support.disturbed import Buffered, Disturbed, evaluation, metric
 from support.staged import Chain, played
 
+from flowcheck.findings.catalog.collective_evidence import BUCKET_BY_ORDER
 from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER, PLACE_OF_STEP, STEP_UNEXPLAINED
-from flowcheck.findings.catalog.unplanned_collectives import BUCKET_BY_ORDER
 from flowcheck.lab.synthetic_traffic.roce_frames import crc_invariant
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,

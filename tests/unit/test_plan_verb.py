@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowcheck.config.optimizer_config import OptimizerConfig
-from flowcheck.findings.catalog.plan_differences import (
+from flowcheck.findings.catalog.plan_figures import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,

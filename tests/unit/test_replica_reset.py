@@ -25,8 +25,8 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.findings.catalog.base_checkpoints import NOTHING_TO_REPLACE
 from flowcheck.findings.catalog.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
-from flowcheck.findings.catalog.lifecycle_records import REQUEST_WITHDRAWN
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.catalog.run_directories import REQUEST_WITHDRAWN
 from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.findings.finding import Finding

@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     NO_FRAME,
     NO_JOB_LEARNED,
 )
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import run_outcome

@@ -14,7 +14,7 @@ from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_restores import BUFFERS_OF_A_FILE
-from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_STAY
+from flowcheck.findings.catalog.restored_state import NAMES, TENSORS_STAY
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 

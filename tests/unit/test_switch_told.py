@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.catalog.switch_steps import (
+from flowcheck.findings.catalog.switch_changes import (
     ADD_MIRROR,
     CHANGE_MIRROR,
     OVS_EMPTY_MIRROR,

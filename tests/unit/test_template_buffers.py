@@ -17,8 +17,8 @@ from support.formatted import fill
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings.catalog import resume_gaps as gaps
-from flowcheck.findings.catalog.filled_parts import BUFFERS
+from flowcheck.findings.catalog import restored_state as gaps
+from flowcheck.findings.catalog.restored_state import BUFFERS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_command import print_lacks
 from flowcheck.ops.restore.step_lookup import FoundStep

@@ -16,6 +16,7 @@ from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
+from flowcheck.findings.catalog.collective_evidence import MAP_LEFT_OUT
 from flowcheck.findings.catalog.job_restarts import NOT_FOLLOWED, OTHERWISE_USED
 from flowcheck.findings.catalog.lost_steps import (
     NO_USED_MAP,
@@ -25,7 +26,6 @@ from flowcheck.findings.catalog.lost_steps import (
 )
 from flowcheck.findings.catalog.refused_trainers import UNUSED_CUTS_OPEN
 from flowcheck.findings.catalog.replica_update_notes import UNUSED_LEFT_OUT
-from flowcheck.findings.catalog.unplanned_collectives import MAP_LEFT_OUT
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,

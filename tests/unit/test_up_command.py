@@ -33,9 +33,9 @@ from flowcheck.findings.catalog.how_chains_end import (
     RESCUED,
     UNEXPLAINED,
 )
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.catalog.run_directories import NOT_ACCESSIBLE
 from flowcheck.findings.catalog.starting_a_chain import STARTING
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command, up_command
 from flowcheck.ops.lifecycle.chain_runner import create

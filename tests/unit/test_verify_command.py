@@ -44,7 +44,7 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_WITHOUT_MANIFEST,
     WHOLE_ARE,
 )
-from flowcheck.findings.catalog.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
+from flowcheck.findings.catalog.restored_state import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.findings.catalog.unreadable_checkpoints import UNFINISHED
 from flowcheck.ops.restore.step_lookup import from_checkpoint

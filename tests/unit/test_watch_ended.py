@@ -28,7 +28,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     SIGNAL_INT,
     SIGNAL_TERM,
 )
-from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
+from flowcheck.findings.catalog.refused_files import RECORD_REFUSED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
 from flowcheck.ops.lifecycle.chain_runner import create

@@ -9,7 +9,7 @@ import pytest
 from support.netib import Options, Truth, generate
 from support.netib.manners import Manners
 
-from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
+from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.stream_reading import reading_outcome
 from flowcheck.wire.learn import Reading, read_stream

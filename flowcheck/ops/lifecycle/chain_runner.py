@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flowcheck.config import JobConfig, check_clip_scope, encode_config
 from flowcheck.errors import ConfigError, LearnError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
-from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN, NO_RINGS
+from flowcheck.findings.catalog.shared_memory_files import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record

@@ -10,7 +10,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.planned_memory import (
+from flowcheck.findings.catalog.plan_figures import (
     COPY_OF_STEP,
     GRADIENTS_BEFORE_BASE,
     GRADIENTS_OF_APPLIED_STEPS,

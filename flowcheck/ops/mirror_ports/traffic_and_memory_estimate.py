@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings.catalog.planned_memory import OF_GROUPS
+from flowcheck.findings.catalog.plan_figures import OF_GROUPS
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,

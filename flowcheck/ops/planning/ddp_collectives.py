@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
+from flowcheck.findings.catalog.plan_figures import REVERSE_ORDER
 from flowcheck.findings.catalog.refused_commands import HOOK, STATIC_GRAPH
 from flowcheck.findings.catalog.refused_settings import ABOVE, AT_LEAST
 from flowcheck.findings.finding import Finding

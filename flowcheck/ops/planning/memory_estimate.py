@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
-from flowcheck.findings.catalog.planned_memory import (
+from flowcheck.findings.catalog.plan_figures import (
     EARLIER_STEPS,
     NEWEST_STEP,
     OPTIMIZER_STATES,
@@ -18,7 +18,7 @@ from flowcheck.findings.catalog.planned_memory import (
     STAGED,
     STEP_IN_PROGRESS,
 )
-from flowcheck.findings.catalog.planned_memory import GENERATIONS as TWO_GENERATIONS
+from flowcheck.findings.catalog.plan_figures import GENERATIONS as TWO_GENERATIONS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.code_words import words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
-from flowcheck.findings.catalog.plan_differences import (
+from flowcheck.findings.catalog.plan_figures import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,

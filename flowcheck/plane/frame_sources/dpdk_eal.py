@@ -15,7 +15,7 @@ from typing import Any
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
-from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
+from flowcheck.findings.catalog.shared_memory_files import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.findings.catalog.starting_a_chain import DPDK_CALL_FAILED, DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free

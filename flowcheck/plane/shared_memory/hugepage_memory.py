@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcheck.findings.catalog import shared_memory_place as place
+from flowcheck.findings.catalog import shared_memory_files as place
 from flowcheck.findings.finding import Finding
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024

@@ -24,7 +24,7 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
-from flowcheck.findings.catalog.resume_gaps import RATE_UNKNOWN
+from flowcheck.findings.catalog.restored_state import RATE_UNKNOWN
 from flowcheck.findings.catalog.unloadable_checkpoints import OTHER_RUN_HERE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import make_folder

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor

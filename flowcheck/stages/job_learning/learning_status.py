@@ -13,7 +13,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, NO_OTHER_JOB
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict

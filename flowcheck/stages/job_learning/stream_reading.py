@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
-from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
+from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job

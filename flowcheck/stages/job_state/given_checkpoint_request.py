@@ -26,7 +26,7 @@ from safetensors.numpy import save_file
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import StateError, has_no_room
-from flowcheck.findings.catalog.lifecycle_records import (
+from flowcheck.findings.catalog.run_directories import (
     ANOTHER_REQUEST,
     FILE_GONE,
     REQUEST_WITHDRAWN,

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.findings.catalog.lifecycle_records import NO_BASE_AWAITED
+from flowcheck.findings.catalog.run_directories import NO_BASE_AWAITED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica

@@ -21,7 +21,7 @@ import torch
 
 from flowcheck.errors import StateError, naming_file
 from flowcheck.findings.catalog.dcp_checkpoints import WRITER_IS_A_RANK
-from flowcheck.findings.catalog.resume_gaps import STATES_TO_COME
+from flowcheck.findings.catalog.restored_state import STATES_TO_COME
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece

@@ -19,7 +19,7 @@ import torch
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import checkpoint_options
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
-from flowcheck.findings.catalog.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (

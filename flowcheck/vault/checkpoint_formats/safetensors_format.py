@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import PARAMETERS_ALONE
 from flowcheck.findings.catalog.unreadable_checkpoints import INCOMPLETE_SAFETENSORS
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter

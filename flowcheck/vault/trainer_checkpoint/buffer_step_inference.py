@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot

@@ -15,8 +15,8 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog import filled_parts as parts
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
+from flowcheck.findings.catalog import restored_state as parts
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from flowcheck.findings.catalog.nccl_algorithms import (
+from flowcheck.findings.catalog.nccl_transport import (
     COLLNET_NOT_FOLLOWED,
     NVLS_NOT_FOLLOWED,
     PAT_NOT_FOLLOWED,

@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from flowcheck.errors import LearnError
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.finding import Finding
 
 _RING = re.compile(

@@ -11,14 +11,14 @@ from itertools import chain
 from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.catalog.connections import MIXED
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
-from flowcheck.findings.catalog.sharded_jobs import SHARDED
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,
     NO_WRITES,
     NOT_NCCL,
 )
+from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse

@@ -14,7 +14,7 @@ import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.findings.catalog.refused_job_files import (
+from flowcheck.findings.catalog.refused_files import (
     ALGORITHM_NOT_FOLLOWED,
     NEVER_BY_ALGORITHM,
     NOT_A_LEARNED_JOB,

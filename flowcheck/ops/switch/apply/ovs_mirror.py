@@ -32,23 +32,21 @@ from flowcheck.findings.catalog.refused_ovs_mirrors import (
     PORT_ON_OTHER_BRIDGE,
 )
 from flowcheck.findings.catalog.switch_changes import (
+    ADD_MIRROR,
     BRIDGE_OWN_PORT,
+    CHANGE_MIRROR,
     CONTROLLED_BRIDGE,
     FLOWS_IN_USE,
+    OVS_EMPTY_MIRROR,
+    OVS_MIRROR,
     OVS_MIRRORS_CHANGED,
     OVS_NOT_COPYING,
     OVS_ON_ANOTHER_MACHINE,
     OVS_PORT_GONE,
     OVS_PORT_NOT_OPEN,
     OVS_SILENT,
-    TRAFFIC_UNCHECKED,
-)
-from flowcheck.findings.catalog.switch_steps import (
-    ADD_MIRROR,
-    CHANGE_MIRROR,
-    OVS_EMPTY_MIRROR,
-    OVS_MIRROR,
     REMOVE_MIRROR,
+    TRAFFIC_UNCHECKED,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state

@@ -20,7 +20,9 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
     SONIC_SOURCE_WATCHED,
 )
 from flowcheck.findings.catalog.switch_changes import (
+    ADD_SESSION,
     PORT_NAME_BEGINS_ALIKE,
+    REMOVE_SESSION,
     SONIC_NOT_ACTIVE,
     SONIC_SAVED_UNCHECKED,
     SONIC_SESSION_CAME,
@@ -28,7 +30,6 @@ from flowcheck.findings.catalog.switch_changes import (
     SONIC_SESSION_TAKEN,
     SONIC_UNHEARD,
 )
-from flowcheck.findings.catalog.switch_steps import ADD_SESSION, REMOVE_SESSION
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal

@@ -15,7 +15,7 @@ import msgspec
 from flowcheck.findings.catalog import midstream_jobs
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE
-from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
+from flowcheck.findings.catalog.nccl_transport import LL128_ORDER_OPEN_MIDSTREAM
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import (
