@@ -22,14 +22,15 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 import flowcheck.findings.catalog
 
+Code = TypeVar("Code", bound=StrEnum)
 Scalar = bool | int | float | str | None
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 """What msgspec encodes as JSON; a file of somebody else's may hold any number."""
@@ -247,3 +248,9 @@ def _shown(value: Any, between: str) -> Any:
         findings = any(isinstance(one, Finding) for one in value)
         return (between or ("; " if findings else ", ")).join(map(str, value))
     return "" if value is None else value
+
+
+def words_of(code: Code, odd: Mapping[Code, str]) -> str:
+    """The words of a code that is printed for people without an entry: its own, with spaces. odd:
+    those of codes that are said otherwise."""
+    return odd.get(code, code.replace("_", " "))

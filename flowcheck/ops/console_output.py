@@ -19,7 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 __all__ = ["print_line", "printable"]
 

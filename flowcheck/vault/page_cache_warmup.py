@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flowcheck.plane.shared_memory.hugepage_memory import available_bytes
+from flowcheck.plane.shared_memory.shared_memory_location import available_bytes
 
 WINDOW_BYTES = 128 << 10
 """Bytes of one POSIX_FADV_WILLNEED. The kernel reads at most the device's read-ahead for one call,

@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.refused_settings import HOST_ADDRESS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.restore.multi_job_restore import right_number
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.job_selection import JobSelector, select_job

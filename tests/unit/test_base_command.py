@@ -36,7 +36,7 @@ from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.given_checkpoint_request import submit_request
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.run_directory.run_dir import RunDir
 

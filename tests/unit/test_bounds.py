@@ -16,7 +16,7 @@ from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successo
 from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation, RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import MOST_NOTES, OperatorNotes
+from flowcheck.stages.supervisor.chain_progress import MOST_NOTES, OperatorNotes
 from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.verdict.collect import parcels_left

@@ -22,7 +22,7 @@ from flowcheck.ops.restore.step_lookup import found_step
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import direct_io, sha256
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import Crc
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 

@@ -43,7 +43,11 @@ from flowcheck.messages import StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.stages.extraction.job_restart import promote_successor, put_offers_away
 from flowcheck.stages.job_state import earlier_run_directories
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import (
+    Incarnation,
+    incarnation_of,
+    read_record,
+)
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState, IncarnationState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle

@@ -17,7 +17,7 @@ from flowcheck.stages.chain_events.event_log import PACKETS, EventKind
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
 from flowcheck.stages.chain_events.lost_packets import LostPackets
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line, anchor_lines
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 

@@ -29,7 +29,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.anchor_log import anchor_lines
-from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.update_stage import UpdateService

@@ -16,7 +16,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor, put_offers_away
-from flowcheck.stages.job_state.job_incarnation import (
+from flowcheck.stages.job_state.lifecycle_record_reader import (
     Incarnation,
     incarnation_of,
     read_record,

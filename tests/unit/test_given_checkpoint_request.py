@@ -39,7 +39,7 @@ from flowcheck.stages.job_state.given_checkpoint_request import (
     take_request,
     withdraw_request,
 )
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest, RequestKind
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -18,7 +18,7 @@ from flowcheck.replica.optimizer.cuda_gradient_norm import CudaGradientNorm, nor
 from flowcheck.replica.optimizer.gradient_clipping import factor_of_norm
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import MEASURED_WITH, arithmetic_of
+from flowcheck.replica.optimizer_step.cuda_kernel_choice import MEASURED_WITH, arithmetic_of
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.worker_threads import WorkerThreads
 

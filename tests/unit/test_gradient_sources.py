@@ -54,7 +54,7 @@ from flowcheck.replica.model_replica import PendingStep, Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog, log_file_space
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.replica_update.gradient_sources import source_registry
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import (

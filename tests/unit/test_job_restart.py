@@ -28,7 +28,7 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages.extraction import extract_stage
 from flowcheck.stages.job_learning import job_learner
 from flowcheck.stages.job_learning.job_learner import JobLearner
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.wire.training_job.learned_job import decode_job
 
 STEPS = 5

@@ -20,7 +20,7 @@ from flowcheck.messages import Message, StepApplied
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog
-from flowcheck.stages.job_state.job_incarnation import Incarnation, restart_verdict
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, restart_verdict
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.step_log import StepLog
 

@@ -23,7 +23,7 @@ from flowcheck.lab.cli import app
 from flowcheck.lab.job_run import run_plan, training_script
 from flowcheck.lab.recording import job_recording
 from flowcheck.lab.restore_drill import kill_restore_drill
-from flowcheck.lab.training_cost.cost_figures import CASES
+from flowcheck.lab.training_cost.cost_statistics import CASES
 
 
 @pytest.fixture

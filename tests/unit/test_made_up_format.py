@@ -30,12 +30,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
     CheckpointFormat,
     FormatOptions,
 )
-from flowcheck.vault.persist.save_format import check_save_format
 
 PACKAGE = Path(flowcheck.__file__).parent
 NUMBERS = "numbers.json"

@@ -15,8 +15,8 @@ from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import job_file_memory as plan_job
 from flowcheck.ops.lifecycle import up_command
 

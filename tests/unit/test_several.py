@@ -18,8 +18,8 @@ from flowcheck.findings.catalog.refused_optimizers import (
     NOT_WITH,
 )
 from flowcheck.findings.catalog.refused_settings import FROM_TO, JOB_NAME, JOBS_ALIKE
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.stages.job_learning.remembered_job import may_join
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name

@@ -62,7 +62,7 @@ from flowcheck.stages.stage_table import (
     stage_names,
 )
 from flowcheck.stages.supervisor import process_progress, stage_main, stage_process, supervisor
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.stage_process import StageProcess
 
 PACKAGE = Path(stage_table.__file__).resolve().parents[1]
@@ -78,7 +78,7 @@ KNOWS_NO_STAGE = (
 )
 OTHER_MEANINGS = {
     # Tables of the job file, for a sentence of what is wrong with one:
-    "ops/job_setup/runnable_job.py": {"watch": 1, "serve": 1},
+    "ops/job_setup/checked_job_file.py": {"watch": 1, "serve": 1},
     "ops/watch/monitoring_server.py": {"watch": 1},
     # Counters that lie in a ring's header, by who writes them:
     "ops/lifecycle/run_outcome.py": {"capture": 1},

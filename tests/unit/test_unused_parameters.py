@@ -36,7 +36,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
 from flowcheck.messages import AuditRecord, Drained, StepLost
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap, note_first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn import Reading, read_stream

@@ -29,7 +29,7 @@ from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.stages.chain_events import event_log
 from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 
 HALF = earlier_finding("half of it never came")

@@ -23,7 +23,7 @@ from flowcheck.findings.catalog.checkpoint_downloads import FILE_UNREADABLE
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
 from flowcheck.findings.catalog.refused_settings import ADDRESS_AND_PORT, TOKEN_NEEDED
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
 from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state

@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.checkpoint_downloads import CERTIFICATE_AND_KEY,
 from flowcheck.findings.catalog.general_errors import SETTING_REFUSED
 from flowcheck.findings.catalog.monitoring_requests import TOKEN_NEEDED
 from flowcheck.findings.catalog.refused_settings import NEEDS_OTHER
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.watch.watch_command import WatchOptions, _settings
 from flowcheck.stages.run_directory.run_dir import RunDir
 

@@ -29,7 +29,7 @@ from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
 from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
 from flowcheck.lab.job_run.training_script import checkpoints_by_step
-from flowcheck.lab.training_cost.cost_figures import (
+from flowcheck.lab.training_cost.cost_statistics import (
     CASES,
     CaseMeasurement,
     CostCase,

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import NO_MATPLOTLIB
-from flowcheck.lab.training_cost.cost_figures import CASES, CaseMeasurement, CostFigures, figures
+from flowcheck.lab.training_cost.cost_statistics import CASES, CaseMeasurement, CostFigures, figures
 
 WORDS = {case.key: case.words for case in CASES}
 CAVEATS = (

@@ -15,7 +15,7 @@ from rich.table import Table
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
-from flowcheck.ops.analysis.loss_consequences import ends_somewhere, known_missing
+from flowcheck.ops.analysis.packet_loss_consequences import ends_somewhere, known_missing
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading

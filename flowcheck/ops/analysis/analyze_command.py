@@ -22,12 +22,11 @@ from flowcheck.findings.catalog.capture_file_problems import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
-from flowcheck.ops.analysis.collective_roles import role_of
-from flowcheck.ops.analysis.collective_sources import sources_of
+from flowcheck.ops.analysis.collective_role_and_sources import role_of, sources_of
 from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
-from flowcheck.ops.analysis.loss_consequences import loss_findings
+from flowcheck.ops.analysis.packet_loss_consequences import loss_findings
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm

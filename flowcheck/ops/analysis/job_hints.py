@@ -12,12 +12,12 @@ import msgspec
 from flowcheck.config import JobTableConfig, ModelConfig, SourceConfig
 from flowcheck.findings.catalog.capture_file_problems import OTHER_MODEL
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.job_file_references import (
     read_nccl_log,
     sharded_model,
     with_factory_model,
 )
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents
 from flowcheck.stages.job_learning.job_file_match import unlike_hosts
 from flowcheck.stages.job_state.model_layout import stated_model_mismatch

@@ -18,7 +18,7 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import ShardedModel
 from flowcheck.replica.sharding.zero_megatron_layout import ShardingSettings
 from flowcheck.stages.run_directory.job_run_dirs import job_count
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import NcclLog, parse_nccl_log
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 

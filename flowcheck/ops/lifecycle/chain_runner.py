@@ -22,7 +22,7 @@ from flowcheck.ops.job_setup.multi_job_setup import create_beside, job_settings
 from flowcheck.ops.job_setup.prior_job_files import PriorJob, prior_jobs, write_prior_job
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.hugepage_memory import (
+from flowcheck.plane.shared_memory.shared_memory_location import (
     SHM,
     MemoryFolder,
     available_bytes,
@@ -35,7 +35,7 @@ from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals, drive
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.stages.zmq_sockets import StageSockets

@@ -20,9 +20,9 @@ from flowcheck.findings.catalog.plan_figures import (
 from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle.chain_runner import ordinary_bytes_free, shared_memory_need
 from flowcheck.ops.planning.memory_estimate import (
     MemoryEstimate,
@@ -32,10 +32,10 @@ from flowcheck.ops.planning.memory_estimate import (
     memory_json,
     replica_memory,
 )
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 TOO_MUCH = 1
 """Exit code where the job needs more memory than is free."""

@@ -17,7 +17,11 @@ from flowcheck.findings.catalog.how_chains_end import (
     LEFT_WITH_REPLICA,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.hugepage_memory import SHM, hugetlbfs_mounts, with_user_folders
+from flowcheck.plane.shared_memory.shared_memory_location import (
+    SHM,
+    hugetlbfs_mounts,
+    with_user_folders,
+)
 from flowcheck.private_files import is_privately_owned
 from flowcheck.stages.run_directory.process_liveness import run_dir_of_memory, stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -26,8 +26,8 @@ from flowcheck.ops.json_option import asks_for_json
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
-from flowcheck.terminal_escape import printable, printable_lines
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.untrusted_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

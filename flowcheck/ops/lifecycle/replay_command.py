@@ -31,8 +31,8 @@ from flowcheck.findings.catalog.refused_commands import (
 )
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
@@ -53,7 +53,7 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer_name
 from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 RING_SLOTS = 1 << 12
 """Slots of the ring of a replay. A choice: a file source waits while the ring is full, so a small

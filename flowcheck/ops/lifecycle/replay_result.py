@@ -23,7 +23,7 @@ from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.job_run_dirs import job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.step_numbers import Step
 

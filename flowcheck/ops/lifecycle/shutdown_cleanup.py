@@ -44,7 +44,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 DOWN_LIMIT_S = 10.0
 """Seconds for one process to end: twice the longest time that a supervisor needs (supervisor.py,

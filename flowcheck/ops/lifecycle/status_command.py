@@ -28,7 +28,7 @@ from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_
 from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 from flowcheck.wire.training_job.learned_job import FollowedData
 
 

@@ -19,8 +19,8 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTS_ANEW,
 )
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle.chain_runner import create, supervise
 from flowcheck.ops.lifecycle.job_file_memory import check_memory_fits
 from flowcheck.ops.lifecycle.leftover_memory import in_short, remove_leftovers

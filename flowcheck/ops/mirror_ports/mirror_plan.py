@@ -40,7 +40,7 @@ from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts, 
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 

@@ -264,7 +264,7 @@ def _memory(
 ) -> tuple[MemoryItem, ...]:
     """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
     if replica.parameters is None:
-        from flowcheck.ops.job_setup.runnable_job import job_to_run
+        from flowcheck.ops.job_setup.checked_job_file import job_to_run
         from flowcheck.ops.lifecycle.job_file_memory import memory_of_job
 
         return memory_of_job(job_to_run(Path(replica.job or ""))).parts

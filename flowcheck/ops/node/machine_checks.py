@@ -12,9 +12,8 @@ from typing import Literal
 
 from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.catalog.starting_a_chain import NO_PACKET_SOCKETS
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
-from flowcheck.plane.shared_memory.hugepage_memory import (
+from flowcheck.findings.finding import Finding, words_of
+from flowcheck.plane.shared_memory.shared_memory_location import (
     HUGE_PAGE_BYTES,
     SHM_HUGE,
     available_bytes,

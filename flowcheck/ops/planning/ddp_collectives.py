@@ -17,8 +17,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.plan_figures import REVERSE_ORDER
 from flowcheck.findings.catalog.refused_commands import HOOK, STATIC_GRAPH
 from flowcheck.findings.catalog.refused_settings import ABOVE, AT_LEAST
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
+from flowcheck.findings.finding import Finding, words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind

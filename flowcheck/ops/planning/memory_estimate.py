@@ -19,8 +19,7 @@ from flowcheck.findings.catalog.plan_figures import (
     STEP_IN_PROGRESS,
 )
 from flowcheck.findings.catalog.plan_figures import GENERATIONS as TWO_GENERATIONS
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
+from flowcheck.findings.finding import Finding, words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout

@@ -40,7 +40,7 @@ from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range

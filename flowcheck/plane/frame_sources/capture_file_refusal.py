@@ -10,7 +10,7 @@ from pathlib import Path
 from flowcheck.findings.catalog import capture_file_problems as problems
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
-from flowcheck.text_files import BEGIN_BYTES, unpacking
+from flowcheck.untrusted_text import BEGIN_BYTES, unpacking
 
 LINK_TYPES = {
     0: "BSD loopback",

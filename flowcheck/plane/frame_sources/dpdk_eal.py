@@ -18,7 +18,7 @@ from flowcheck.errors import CaptureError
 from flowcheck.findings.catalog.shared_memory_files import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.findings.catalog.starting_a_chain import DPDK_CALL_FAILED, DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 
 BLOCK_BYTES = 65536
 """Bytes of a block of af_packet's ring, a whole number of frames of FRAME_ROOM_BYTES: eight."""

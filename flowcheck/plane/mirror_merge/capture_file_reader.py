@@ -19,8 +19,8 @@ from flowcheck.plane.frame_sources.pcap_source import PcapSource
 from flowcheck.plane.mirror_merge.mirror_point_merge import MirrorView, join, mirror_view
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.hugepage_memory import SHM
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
+from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 

@@ -19,7 +19,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     ExpectedChecksums,
 )
 from flowcheck.replica.checkpoint_files.direct_io import DirectWrite
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.manifest import FileSum, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, hash_two
 

@@ -28,7 +28,7 @@ from flowcheck.findings.catalog.unloadable_checkpoints import (
 )
 from flowcheck.foreign_messages import SAFETENSORS_ERRNO
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
 from flowcheck.untrusted_paths import refuse_special_file
 

@@ -17,7 +17,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import C_KERNELS, Arithmetic, KernelArgs
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 from flowcheck.replica.optimizer.optimizer_class import rule_of_class
-from flowcheck.replica.optimizer_step import cuda_arithmetic
+from flowcheck.replica.optimizer_step import cuda_kernel_choice
 from flowcheck.replica.param_layout import Layout
 
 GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
@@ -65,7 +65,7 @@ def why_no_c_kernel(
         if unfit_setting := kernel.unfit(group):
             return unfit_setting
     if arithmetic.cuda:
-        return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel, arithmetic)
+        return cuda_kernel_choice.why_no_cuda_kernel(optimizer, kernel, arithmetic)
     if not fuses():
         return findings.NO_FUSED_MULTIPLY_ADD()
     if rule.square_roots and square_root_kind() is None:
@@ -193,11 +193,11 @@ def double_kernel_args(
     parameters: int,
     arithmetic: Arithmetic,
 ) -> np.ndarray | None:
-    """[parameters] of dtype STEP_DOUBLES (cuda_arithmetic.py): settings in double, for the
+    """[parameters] of dtype STEP_DOUBLES (cuda_kernel_choice.py): settings in double, for the
     arithmetic that needs them; None: `arithmetic` does not. optimizer: as in `kernel_args`."""
     if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
         return None
-    table = np.zeros(parameters, cuda_arithmetic.STEP_DOUBLES)
+    table = np.zeros(parameters, cuda_kernel_choice.STEP_DOUBLES)
     double_args = C_KERNELS[_kernel_of(optimizer)].double_args
     if double_args is not None:
         for group, members in groups:

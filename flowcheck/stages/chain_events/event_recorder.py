@@ -54,10 +54,10 @@ from flowcheck.stages.chain_events.event_log import (
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
 from flowcheck.stages.chain_events.link_state import LinkMonitor
+from flowcheck.stages.chain_events.packet_loss_events import StepLosses
 from flowcheck.stages.chain_events.silence_detector import SilenceChange, SilenceDetector
-from flowcheck.stages.chain_events.step_losses import StepLosses
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -35,7 +35,7 @@ from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
 from flowcheck.stages.extraction.shard_generations import IncompleteIteration, ShardGenerations
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
 from flowcheck.stages.staged_messages.staging_space import (

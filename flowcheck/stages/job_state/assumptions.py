@@ -11,7 +11,7 @@ from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_CO
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir

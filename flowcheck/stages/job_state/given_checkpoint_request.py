@@ -35,7 +35,7 @@ from flowcheck.findings.catalog.run_directories import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.stages.job_state import earlier_run_directories
-from flowcheck.stages.job_state.job_incarnation import update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     RequestAnswer,

@@ -12,7 +12,7 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import has_no_room
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import extract_part_of, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     ANSWERS_KEPT,
     CheckpointRequest,

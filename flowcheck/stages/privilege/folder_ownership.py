@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from flowcheck.plane.shared_memory.hugepage_memory import hugetlbfs_mounts, user_folder
+from flowcheck.plane.shared_memory.shared_memory_location import hugetlbfs_mounts, user_folder
 from flowcheck.private_files import OTHERS_WRITE, PRIVATE_FOLDER_MODE
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, acting_as
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX, run_dir_of_memory

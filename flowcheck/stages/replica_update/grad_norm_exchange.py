@@ -37,7 +37,7 @@ from flowcheck.replica.optimizer.gradient_clipping import (
 from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir

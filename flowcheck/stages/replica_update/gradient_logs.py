@@ -13,7 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, log_file_space
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
 

@@ -25,7 +25,7 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import (
     write_frozen_and_buffers,
 )
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.job_state.model_layout import names_fit
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -24,7 +24,7 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.run_directory.bounded_log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_names
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.stage_process import StageProcess, all_up
 from flowcheck.stages.zmq_sockets import StageSockets

@@ -24,7 +24,7 @@ from flowcheck.findings.catalog.dcp_checkpoints import WRITER_IS_A_RANK
 from flowcheck.findings.catalog.restored_state import STATES_TO_COME
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, tree_of
 from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA, read_tree
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions

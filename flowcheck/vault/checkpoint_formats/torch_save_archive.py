@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES, Crc
 from flowcheck.vault.checkpoint_formats.tensor_storage import address_of, raw_of
 

@@ -28,13 +28,13 @@ from flowcheck.findings.finding import Finding, entries
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,
     digest_in_name,
     step_in_name,
     step_number,
 )
+from flowcheck.untrusted_text import printable
 from flowcheck.vault.http_support.http_ranges import content_range
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.http_support.tls_context import client_tls_context

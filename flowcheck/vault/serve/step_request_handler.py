@@ -29,8 +29,8 @@ from flowcheck.findings.catalog import checkpoint_downloads as findings
 from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
+from flowcheck.untrusted_text import printable
 from flowcheck.vault.http_support.bounded_http_server import is_own_user
 from flowcheck.vault.http_support.http_ranges import (
     Span,

@@ -32,7 +32,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NOT_RETURNED,
     RAISED,
 )
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import job_to_run
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight import factory_preflight
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer

@@ -43,7 +43,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     WITHIN,
 )
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of

@@ -9,7 +9,7 @@ import msgspec
 
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
-from flowcheck.terminal_escape import printable, printable_lines
+from flowcheck.untrusted_text import printable, printable_lines
 
 ENDED = {
     ApplyOutcome.UNCHANGED: "Nothing to do: the switch is as asked already.",

@@ -26,7 +26,7 @@ from flowcheck.findings.catalog.gradient_sources import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress

@@ -18,7 +18,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
 )
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.analysis.job_hints import hints_from_options
-from flowcheck.ops.analysis.loss_consequences import loss_findings
+from flowcheck.ops.analysis.packet_loss_consequences import loss_findings
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading
 

@@ -38,7 +38,7 @@ def _checked(config: JobConfig) -> JobConfig:
             if served.token_file is not None:
                 read_token(served.token_file)
     if config.persist is not None:
-        from flowcheck.vault.persist.save_format import check_save_format
+        from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
         from flowcheck.vault.persist.storage_target import check_target
 
         check_target(config.persist)

@@ -1,4 +1,5 @@
-"""Text files that a user names: decoded as UTF-8, or refused with what lies there instead."""
+"""Text from outside: files that a user names, decoded as UTF-8 or refused with what lies there
+instead; characters escaped, so that no text controls a terminal or forges log lines."""
 
 from __future__ import annotations
 
@@ -75,3 +76,13 @@ def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
     if b"\0" in begin:
         return NOT_TEXT(begin[:BEGIN_SHOWN].hex(" "))
     return None
+
+
+def printable(told: str) -> str:
+    """What does not print is shown by its number, as in a Python string."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in told)
+
+
+def printable_lines(told: str) -> str:
+    """The same of each line."""
+    return "\n".join(map(printable, told.split("\n")))

@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.lost_steps import (
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.chain_events.event_log import PACKETS, STEP, Event, EventKind
 from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Iteration, Step
 
