@@ -126,7 +126,7 @@ def naming_file(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
-def has_no_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """A file system, or what this user may have of it, is full: the next write may find room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -137,10 +137,10 @@ def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
     if code >= 0:
         return code
     name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, CORE_REFUSED(what=what, error=core_sentence(-code), errno=name))
+    raise kind(-code, CORE_REFUSED(what=what, error=core_error_text(-code), errno=name))
 
 
-def core_sentence(code: int) -> str:
+def core_error_text(code: int) -> str:
     """What C says of its last refusal in this thread; code: the errno that it gave."""
     from flowcheck._core import ffi, lib
 

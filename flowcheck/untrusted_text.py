@@ -36,7 +36,7 @@ BEGIN_SHOWN = 8
 """Bytes of the beginning that are shown. A choice of layout."""
 
 
-def unpacking(path: Path, begin: bytes, ending: str) -> tuple[str, str] | None:
+def unpack_command(path: Path, begin: bytes, ending: str) -> tuple[str, str] | None:
     """The program that packed a file, and the command that unpacks it and overwrites nothing; None
     where it is not packed. begin: its first bytes; ending: of the new name, where the packed
     file's own tells none."""
@@ -67,7 +67,7 @@ def decode_text(key: str, path: Path, content: bytes, *, ending: str, lenient: b
 
 
 def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
-    if (packed := unpacking(path, begin, ending)) is not None:
+    if (packed := unpack_command(path, begin, ending)) is not None:
         program, command = packed
         return PACKED(program=program, command=command)
     if begin.startswith(UTF_16):

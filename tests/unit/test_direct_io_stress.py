@@ -107,7 +107,7 @@ def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_
     tmp_path: Path, form: str, of: str
 ) -> None:
     step = step_before()
-    kept = checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
+    kept = checkpoint_save.save_trainer_state(step.trainer_state, tmp_path / "kept", step.layout)
     file = kept / f"{of}.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16

@@ -40,7 +40,7 @@ def step() -> CheckpointContents:
 def kept(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of checkpoints with one in it."""
     out = tmp_path_factory.mktemp("kept")
-    checkpoint_save.save_given(step.trainer_state, out, step.layout)
+    checkpoint_save.save_trainer_state(step.trainer_state, out, step.layout)
     return out
 
 

@@ -83,7 +83,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[])
     monkeypatch.setattr(stream_reading, "read_stream", made)
     monkeypatch.setattr(job_learner, "mirror_view", lambda extractor: None)
-    monkeypatch.setattr(job_learner, "join", lambda views: nothing)
+    monkeypatch.setattr(job_learner, "merge_mirror_points", lambda views: nothing)
     yield made
     made.let_end()
 
@@ -227,7 +227,7 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
         before = len(said)
         for _ in range(seconds * 10):
             now_s[0] += 0.1
-            mine.look((reason(int(now_s[0])),))
+            mine.report((reason(int(now_s[0])),))
         return len(said) - before
 
     assert look(9, lambda _: EARLY) == 0 and unlearned_reasons(run) == []
@@ -241,7 +241,7 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
     assert unlearned_reasons(run) == [LAST]
     run.unlearned.write_text('["for good"]')
     assert unlearned_reasons(run) == [LAST], "as an earlier version wrote it"
-    mine.over()
+    mine.job_learned()
     assert unlearned_reasons(run) == []
 
 
@@ -262,7 +262,7 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     stage._extractors = [
         SimpleNamespace(ring=ring, stalled=False, staging=staging)  # type: ignore[list-item]
     ]
-    monkeypatch.setattr(learning_status, "STOOD_S", 0.0)
+    monkeypatch.setattr(learning_status, "REASON_STABLE_S", 0.0)
     stage._learn(wait_s=0.0)
     assert heard == [], "nothing came: the operator is told of that otherwise"
     ring.tail = 9

@@ -73,7 +73,7 @@ CHANGES = (
     (GradientShard, "apply"),
     (Replica, "go_back"),
     (StepLog, "forget_after"),
-    (StepLog, "audited"),
+    (StepLog, "record_broadcast_audit"),
 )
 
 
@@ -155,7 +155,7 @@ def later(message: Message) -> bool:
 
 
 def gradient_of(both: Both, step: int) -> np.ndarray:
-    log = both.update._open.anchors.of(step)  # type: ignore[union-attr]
+    log = both.update._open.anchors.kept_gradient(step)  # type: ignore[union-attr]
     assert log is not None
     return log.copy()
 

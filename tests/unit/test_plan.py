@@ -163,7 +163,7 @@ def test_a_file_of_sentences_is_read_as_well() -> None:
     assert list(map(str, read.evidence)) == list(map(str, learned.evidence))
     assert list(map(str, read.assumed)) == list(map(str, rests))
     assert [one.until_audit for one in read.assumed] == [False, True, True]
-    assert all(one.of(EARLIER_SENTENCE) for one in (*read.evidence, *read.assumed))
+    assert all(one.is_any_of(EARLIER_SENTENCE) for one in (*read.evidence, *read.assumed))
     assert decode_job(encode_job(read)) == read
     same = {"evidence": learned.evidence, "assumed": learned.assumed}
     assert msgspec.structs.replace(read, **same) == learned

@@ -20,7 +20,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.catalog.restored_state import BUFFERS
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.restore.restore_command import print_lacks
+from flowcheck.ops.restore.restore_command import print_parts_of_other_steps
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -113,7 +113,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
     like = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template)
     assert filled.older == like.older == {**dict.fromkeys(STATISTICS, STEPS - 1), "own": at}
     assert filled.untold == ("own",)
-    print_lacks(filled)
+    print_parts_of_other_steps(filled)
     said = capsys.readouterr().out.splitlines()
     assert "NOT a full resume: " in said[0] and "3 buffers are of step 4" in said[0]
     assert said[0].endswith(

@@ -125,7 +125,7 @@ def test_gradient_of_what_nobody_used_stops_before_its_step(play: Play) -> None:
     assert played(chain) == {1: wanted[1]}
     lost = chain.heard.of(StepLost)[0]
     assert isinstance(lost, StepLost)
-    assert lost.step == 2 and lost.why is not None and lost.why.of(UNUSED_NOT_ZERO)
+    assert lost.step == 2 and lost.why is not None and lost.why.is_any_of(UNUSED_NOT_ZERO)
 
 
 class SkipsLater(Unused):
@@ -199,7 +199,7 @@ def test_buckets_that_may_lie_otherwise_are_not_followed(
     if reading.job is not None:
         assert reading.job.buckets == ((1, 2), (0,), (3,))
     else:
-        assert reading.why_not[0].of(UNUSED_CUTS_OPEN)
+        assert reading.why_not[0].is_any_of(UNUSED_CUTS_OPEN)
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
     run.learned_job.write_bytes(encode_job(learned(SomeUnused(JOB), tmp_path)))
 
     def told() -> list[Finding]:
-        return [found for found in assumptions_of(run) if found.of(UNUSED_LEFT_OUT)]
+        return [found for found in assumptions_of(run) if found.is_any_of(UNUSED_LEFT_OUT)]
 
     assert not told()
     for step in (4, 6):

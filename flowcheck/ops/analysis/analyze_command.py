@@ -61,9 +61,9 @@ def run(
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *non_nccl_reasons(tape.frames)))
     if rewritten:
-        reading = marked_unchecked(reading)
+        reading = with_unchecked_bytes(reading)
     rewriting = [NO_RIGHT_ICRC()] if rewritten else []
-    notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
+    notes = [*rewriting, *_notes(tape), *asked.contradictions(reading)]
     for note in notes:
         print(note, file=sys.stderr)
         if note.remedy and not as_json:
@@ -176,7 +176,7 @@ def has_no_right_icrc(tape: CaptureContents) -> bool:
     return not right and tape.frames.get("icrc_bad", 0) >= REWRITTEN_FRAMES
 
 
-def marked_unchecked(reading: Reading) -> Reading:
+def with_unchecked_bytes(reading: Reading) -> Reading:
     """The reading with the added assumption that its bytes are right, which no checksum
     confirms."""
     unchecked = BYTES_UNCHECKED()

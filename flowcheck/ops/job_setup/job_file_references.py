@@ -65,7 +65,7 @@ def factory_model(model: ModelConfig) -> MetaModel:
     )
 
 
-def check_rules(config: JobConfig) -> None:
+def check_optimizers_of_jobs(config: JobConfig) -> None:
     """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
     for number in range(1, job_count(config) + 1):
         own = config.job[number - 1] if config.job else None

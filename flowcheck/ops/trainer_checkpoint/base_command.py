@@ -222,7 +222,7 @@ def _placed(
     if place.later_checkpoint is not None:
         assert config.optimizer is not None
         later = template_for(place.later_checkpoint, layout, config.optimizer)
-        after = gradient_log_position.steps_before(where, config, layout, base, later)
+        after = gradient_log_position.steps_until_checkpoint(where, config, layout, base, later)
         how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.later_checkpoint)
         if place.after in (None, after):
             return after, how

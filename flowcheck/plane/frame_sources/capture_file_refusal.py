@@ -10,7 +10,7 @@ from pathlib import Path
 from flowcheck.findings.catalog import capture_file_problems as problems
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
-from flowcheck.untrusted_text import BEGIN_BYTES, unpacking
+from flowcheck.untrusted_text import BEGIN_BYTES, unpack_command
 
 LINK_TYPES = {
     0: "BSD loopback",
@@ -48,7 +48,7 @@ def open_refusal(path: Path, code: int, told: str) -> Finding:
         return problems.IS_UNREADABLE(path=path, error=error.strerror, user=user)
     if not size:
         return problems.IS_EMPTY(path)
-    if (packed := unpacking(path, begin, ".pcap")) is not None:
+    if (packed := unpack_command(path, begin, ".pcap")) is not None:
         program, command = packed
         return problems.IS_COMPRESSED(path=path, program=program, command=command)
     if code == errno.EPROTO and len(begin) >= PCAP_HEADER_BYTES:

@@ -103,7 +103,7 @@ def dpdk() -> tuple[Any, Any]:
         from flowcheck._dpdk import ffi, lib
     except ImportError as error:
         raise CaptureError(errno.ENOENT, DPDK_NOT_BUILT(error)) from error
-    private_files.tell(lib)
+    private_files.pass_trusted_users_to_c(lib)
     return ffi, lib
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import CaptureError, core_sentence
+from flowcheck.errors import CaptureError, core_error_text
 from flowcheck.findings.catalog.capture_file_problems import (
     CAPTURE_IS_A_FOLDER,
     CAPTURE_REFUSED,
@@ -31,7 +31,7 @@ class PcapSource(Closeable):
         slot = ffi.new("struct fc_pcap **")
         code = int(lib.fc_pcap_open(os.fsencode(path), slot))
         if code < 0:
-            raise CaptureError(-code, open_refusal(path, -code, core_sentence(-code)))
+            raise CaptureError(-code, open_refusal(path, -code, core_error_text(-code)))
         self.handle: Any = slot[0]
 
     @property
@@ -89,7 +89,7 @@ class PcapSource(Closeable):
         if (link := int(lib.fc_pcap_foreign_link(self.handle))) >= 0:
             return other_link_type(self.path, link)
         if (what := lib.fc_pcap_torn_why(self.handle)) == ffi.NULL:
-            return CAPTURE_REFUSED(path=self.path, error=core_sentence(code))
+            return CAPTURE_REFUSED(path=self.path, error=core_error_text(code))
         return IS_TORN(
             path=self.path,
             byte=int(lib.fc_pcap_offset(self.handle)),

@@ -16,7 +16,11 @@ from pathlib import Path
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
-from flowcheck.plane.mirror_merge.mirror_point_merge import MirrorView, join, mirror_view
+from flowcheck.plane.mirror_merge.mirror_point_merge import (
+    MirrorView,
+    merge_mirror_points,
+    mirror_view,
+)
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
@@ -76,7 +80,7 @@ def read_capture_files(paths: Sequence[Path], *, icrc_every: int = 1) -> Capture
     frames: Counter[str] = Counter()
     for one in files:
         frames.update(one.frames)
-    together = join([one.view for one in files])
+    together = merge_mirror_points([one.view for one in files])
     return CaptureContents(
         frames=dict(frames),
         total=sum(frames.values()),

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from flowcheck.errors import RingError, check, core_sentence
+from flowcheck.errors import RingError, check, core_error_text
 from flowcheck.findings.catalog import shared_memory_files as files
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free, hugetlbfs_mounts
@@ -21,7 +21,7 @@ def check_shared_memory(code: int, what: str, path: Path, *, new: bool) -> int:
     if code >= 0:
         return code
     tried = f"{what} {path.name}"
-    found = _refusal(-code, tried, core_sentence(-code), path, new=new)
+    found = _refusal(-code, tried, core_error_text(-code), path, new=new)
     if found is None:
         return check(code, tried, RingError)
     raise RingError(-code, found)

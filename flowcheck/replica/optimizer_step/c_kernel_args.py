@@ -24,7 +24,7 @@ GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """(settings, members) of each param_group before the step; members: indices of its parameters in
 registration order."""
 
-ROOT_NAMES = {
+SQUARE_ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_EXACT): "exact",
     int(lib.FC_STEP_ROOT_NEWTON): "newton",
     int(lib.FC_STEP_ROOT_FUSED): "fused",
@@ -66,7 +66,7 @@ def why_no_c_kernel(
             return unfit_setting
     if arithmetic.cuda:
         return cuda_kernel_choice.why_no_cuda_kernel(optimizer, kernel, arithmetic)
-    if not fuses():
+    if not cpu_kernels_use_fma():
         return findings.NO_FUSED_MULTIPLY_ADD()
     if rule.square_roots and square_root_kind() is None:
         return findings.UNKNOWN_ROOT()
@@ -78,7 +78,7 @@ def cpu_assumptions(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
     return (findings.SQUARE_ROOTS(),) if rule_of_class(type(optimizer)).square_roots else ()
 
 
-def fuses() -> bool:
+def cpu_kernels_use_fma() -> bool:
     """Whether torch's CPU kernels contract multiplication and addition to one fma. Those for AVX2
     and AVX-512 do, the default x86 kernels do not (ATEN_CPU_CAPABILITY)."""
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
@@ -96,7 +96,7 @@ def square_root_kind() -> int | None:
     """
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
-    for kind in ROOT_NAMES:
+    for kind in SQUARE_ROOT_NAMES:
         if lib.fc_step_root_runs(kind) and np.array_equal(
             c_square_roots(values, kind).view(np.uint32), own
         ):
@@ -107,7 +107,7 @@ def square_root_kind() -> int | None:
 def square_root_name() -> str:
     """Name of this machine's square root, as stored with a recording."""
     kind = square_root_kind()
-    return "unknown" if kind is None else ROOT_NAMES[kind]
+    return "unknown" if kind is None else SQUARE_ROOT_NAMES[kind]
 
 
 def _probes() -> np.ndarray:

@@ -18,16 +18,20 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mirror_view
+from flowcheck.plane.mirror_merge.mirror_point_merge import (
+    MergedView,
+    merge_mirror_points,
+    mirror_view,
+)
 from flowcheck.plane.shared_memory.flow_table import flow_key
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_learning.reading_process import ReadingProcess
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob, ReadingTerms
-from flowcheck.stages.job_state.gathered_parameters import blocks_of, sharded_optimizer_of
+from flowcheck.stages.job_state.gathered_parameters import sharded_optimizer_of, unit_block_bytes_of
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.staged_messages.staging_space import completed
+from flowcheck.stages.staged_messages.staging_space import completed_messages
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
@@ -68,7 +72,7 @@ never come so, as when a collective took another protocol. A choice: smaller cos
 tell nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
-PAUSE = 1
+PAUSE_PER_READING_TIME = 1
 """Times the last reading took, before the next one, unless twice as many messages are there:
 readings take half of the time at most."""
 QUIET_S = 5.0
@@ -118,7 +122,7 @@ class JobLearner:
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
-        complete = completed(extractors)
+        complete = completed_messages(extractors)
         return not complete or (self._last_word and complete <= self._read_at)
 
     def known(self) -> LearnedJob | None:
@@ -156,7 +160,7 @@ class JobLearner:
         that may be joined midstream; wait_s: for a reading under way; wanted: which of
         several jobs.
         """
-        complete = completed(extractors, only)
+        complete = completed_messages(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
             came = self._awaited_came(extractors, complete)
@@ -173,7 +177,7 @@ class JobLearner:
             return None
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
-        self._not_before_s = self._clock() + PAUSE * took_s
+        self._not_before_s = self._clock() + PAUSE_PER_READING_TIME * took_s
         if found.job is None or (found.weights is None and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
@@ -237,7 +241,7 @@ class JobLearner:
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
-        staged = completed(extractors)
+        staged = completed_messages(extractors)
         if staged != self._grew[0]:
             self._grew = (staged, self._clock())
         return self._clock() - self._grew[1] >= QUIET_S
@@ -263,7 +267,7 @@ class JobLearner:
         hasty: bool,
     ) -> None:
         if only is None:
-            seen = join([mirror_view(extractor) for extractor in extractors])
+            seen = merge_mirror_points([mirror_view(extractor) for extractor in extractors])
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
@@ -275,7 +279,7 @@ class JobLearner:
             before=before,
             operator_statement=self._stated,
             known=known,
-            blocks=blocks_of(self._run),
+            blocks=unit_block_bytes_of(self._run),
             sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
@@ -309,6 +313,6 @@ def _joined_of(
         views.append(replace(view, messages=messages, strays=strays))
         chosen.append(own)
         extractor.set_flow_names(names)
-    seen = join(views)
+    seen = merge_mirror_points(views)
     wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
     return seen, [flow for flow in seen.flows if flow.key in wanted]

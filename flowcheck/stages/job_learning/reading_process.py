@@ -23,7 +23,7 @@ from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, Reading
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.wire.traffic.observed_messages import ObservedFlow
 
-YIELDS = 5
+READING_NICENESS = 5
 """Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
 a ring that overflows is lost for good and a job that is learned later is not."""
 
@@ -111,7 +111,7 @@ def _child(
         if not die_with_parent(parent):
             return
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
-        os.nice(YIELDS)
+        os.nice(READING_NICENESS)
         try:
             found = _with_file(read_job(seen, flows, terms), weights_file)
         except Exception:

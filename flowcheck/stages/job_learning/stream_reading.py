@@ -15,7 +15,7 @@ from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITE
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
-from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.job_learning.proved_job import has_consistent_buckets
 from flowcheck.stages.staged_messages.across_rings import FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Reading, read_stream
@@ -132,14 +132,14 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         return ReadingOutcome(
             why_not=reading.why_not, others=reading.others, awaited=reading.awaited
         )
-    if any(form.of(WRITES_IN_PIECES) for form in reading.formats):
+    if any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats):
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     weights = reading.gathered or reading.weights
     if weights is None or weights.why_not or not weights.sound:
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
-    if not consistent(reading.job):
+    if not has_consistent_buckets(reading.job):
         return ReadingOutcome(why_not=(NOT_THE_BUCKET_PLAN(),))
     # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
     dealt = {
@@ -225,7 +225,7 @@ def _stated(
         ended=terms.ended,
         release=terms.release,
         logged=() if terms.operator_statement is None else terms.operator_statement.rings,
-        unlike=(lambda job: None) if terms.selector is None else terms.selector.unlike,
+        unlike=(lambda job: None) if terms.selector is None else terms.selector.why_another_job,
     )
     if job is None:
         assert why_not is not None

@@ -52,7 +52,9 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
 
 def _told(run: RunDir, found: Finding) -> Finding:
     """The assumption with the evidence that was counted for and against it since."""
-    tally = read_scale_evidence(run.scale) if found.of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
+    tally = (
+        read_scale_evidence(run.scale) if found.is_any_of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
+    )
     return found if tally is None else LOSS_SCALE_COUNTED(tally.summary)
 
 

@@ -25,7 +25,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from flowcheck.atomic_write import atomic_path, write_atomically
-from flowcheck.errors import StateError, has_no_room
+from flowcheck.errors import StateError, is_disk_full
 from flowcheck.findings.catalog.run_directories import (
     ANOTHER_REQUEST,
     FILE_GONE,
@@ -174,7 +174,7 @@ def refuse_request(
     try:
         lifecycle.answer(request, at, refused=why)
     except OSError as error:
-        if not has_no_room(error):
+        if not is_disk_full(error):
             raise
         (lifecycle.run.learned_folder / request.file).unlink(missing_ok=True)
         lifecycle.answer(request, at, refused=why)

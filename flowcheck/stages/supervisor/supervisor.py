@@ -173,7 +173,7 @@ class Supervisor:
         elif isinstance(message, Fault):
             self.fault = message
         sources = [source for source, _ in self.config.rings]
-        self.progress.hear(message, ending=self._ending, sources=sources)
+        self.progress.count_message(message, ending=self._ending, sources=sources)
 
     def _greet(self, hello: Hello) -> None:
         if hello.layout_version != lib.FC_LAYOUT_VERSION:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from flowcheck.atomic_write import sync
+from flowcheck.atomic_write import fsync_path
 from flowcheck.config import OptimizerConfig, PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
@@ -38,7 +38,7 @@ from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_paths import refuse_special_file, single_name
+from flowcheck.untrusted_paths import checked_file_name, refuse_special_file
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.format_registry import (
@@ -167,7 +167,7 @@ def _write_files(
 def _finish_folder(folder: Path, manifest: Manifest) -> None:
     write_manifest(folder / MANIFEST, manifest)
     for below in folder.rglob("*/"):  # files are on disk already, their names are not
-        sync(below)
+        fsync_path(below)
 
 
 def read(path: Path, form: str | None = None) -> Any:
@@ -186,7 +186,7 @@ def read(path: Path, form: str | None = None) -> Any:
             raise StateError(NOT_AS_WRITTEN(checkpoint=path, fault=faults[0].finding))
         if path.is_dir() and not chosen.folder and len(manifest.files) == 1:  # see `save`
             (name,) = manifest.files
-            place = path / single_name(name, str(path))
+            place = path / checked_file_name(name, str(path))
     with structure_errors_as_state_errors(str(path)):
         return chosen.read(place)
 

@@ -29,8 +29,8 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA, read_tree
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (
-    by_address,
     labelled_tensors,
+    labels_by_address,
     with_own_storage,
 )
 from flowcheck.vault.checkpoint_formats.torch_save_archive import (
@@ -110,7 +110,7 @@ def write(
     whole, missing = _complete(parts)
     tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
     held = dict(labelled_tensors(tree))
-    at = by_address(held)
+    at = labels_by_address(held)
     rest = dict(held)
 
     def done(name: str, pieces: list[FilePiece]) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from flowcheck.findings.catalog import non_nccl_frames
 from flowcheck.findings.finding import Finding
 
-ENOUGH = 0.01
+ENCRYPTED_SHARE_LEAST = 0.01
 """Share of all frames from which on encrypted ones are worth a word beside others. A choice: less
 tells of a stray tunnel."""
-TCP_LEAST = 10_000
+TCP_FRAMES_LEAST = 10_000
 """Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred. A
 choice between the two."""
 _WITHOUT_WRITES = {
@@ -35,11 +35,11 @@ def non_nccl_reasons(frames: Mapping[str, int], *, goes_on: bool = False) -> tup
     total = sum(frames.values())
     encrypted = frames.get("encrypted", 0)
     told = []
-    if encrypted and encrypted >= ENOUGH * total:
+    if encrypted and encrypted >= ENCRYPTED_SHARE_LEAST * total:
         told.append((encrypted, non_nccl_frames.ENCRYPTED))
     if not frames.get("write"):
         entries = dict(_WITHOUT_WRITES)
-        if goes_on and frames.get("tcp", 0) < TCP_LEAST:
+        if goes_on and frames.get("tcp", 0) < TCP_FRAMES_LEAST:
             entries["tcp"] = non_nccl_frames.TCP_SO_FAR
         told += [(frames.get(name, 0), entry) for name, entry in entries.items()]
     told.sort(key=lambda pair: -pair[0])

@@ -129,7 +129,7 @@ def _fits(
             continue
         for guess in _guesses(stated, ring, used):
             found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=rests_on)
-            short = short or (why is not None and why.of(midstream_jobs.NO_WHOLE_ITERATION))
+            short = short or (why is not None and why.is_any_of(midstream_jobs.NO_WHOLE_ITERATION))
             if found is not None and not any(_same(found, fit.joined) for fit in fits):
                 fits.append(_Fit(found, ring.penalty))
     return fits, short
