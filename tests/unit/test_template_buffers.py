@@ -191,7 +191,7 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
     others = [name for name in names if name != "2.weight"]
     [lacks] = files.resume_caveats
-    assert lacks.of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
+    assert lacks.is_any_of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
     assert lacks.arguments["names"] == gaps.NAMES_AND_MORE(names=others[:3], more=1)
     stays = gaps.TENSORS_STAY(names=gaps.NAMES(["2.weight"]), tensors=1, steps=[at, 3])
     assert files.assumed[0] == stays
