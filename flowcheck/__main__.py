@@ -11,7 +11,7 @@ def _stage() -> None:
     from argparse import ArgumentParser
     from pathlib import Path
 
-    from flowcheck.stages.privilege.drop_privileges import for_stage, note_program
+    from flowcheck.stages.privilege.drop_privileges import drop_for_stage, note_program
     from flowcheck.stages.supervisor.stage_main import run_stage
 
     note_program()
@@ -22,7 +22,7 @@ def _stage() -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--checkpoint-socket", type=int)
     told = parser.parse_args(sys.argv[2:])
-    for_stage(told.name, told.run, told.number)
+    drop_for_stage(told.name, told.run, told.number)
     code = run_stage(told.name, told.run, told.number, told.parent)
     if told.checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper

@@ -25,7 +25,7 @@ def write_atomically(path: Path, data: bytes | memoryview, *, durable: bool = Tr
         write_new(place, data)
 
 
-def put(descriptor: int, data: bytes, at: int) -> None:
+def write_all_at(descriptor: int, data: bytes, at: int) -> None:
     """All of it from byte `at` on, which the file ends at; where it raises OSError, and after a
     kill but for that instant, the file ends there as before."""
     view = memoryview(data)
@@ -73,7 +73,7 @@ def atomic_path_per_process(
         os.close(held)
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """fsync of a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -89,13 +89,13 @@ def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None
             yield
             make_private(place, path.parent)
             if durable:
-                sync(place)
+                fsync_path(place)
             place.replace(path)
     except (Exception, KeyboardInterrupt, SystemExit):
         _remove(place)
         raise
     if durable:
-        sync(path.parent)
+        fsync_path(path.parent)
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def naming_file(path: Path) -> Iterator[None]:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
-def has_no_room(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """A file system, or what this user may have of it, is full: the next write may find room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 

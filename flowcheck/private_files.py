@@ -27,23 +27,23 @@ from flowcheck.findings.catalog.untrusted_names import (
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 GROUP_FILE, GROUP_FOLDER = 0o640, 0o2750
-FOR_GROUP = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+GROUP_READ_BITS = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 """Mode bits of a folder that all have if the folder's group may read what is created in it."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 UMASK = 0o077
 _TRUSTED: set[int] = set()
 
 
-def trust(uid: int) -> None:
+def trust_user(uid: int) -> None:
     """Trusts files of user `uid` like root's from now on. For the user that the stages of this
     process's chain run as."""
     from flowcheck._core import lib
 
     _TRUSTED.add(uid)
-    tell(lib)
+    pass_trusted_users_to_c(lib)
 
 
-def tell(lib: Any) -> None:
+def pass_trusted_users_to_c(lib: Any) -> None:
     """Tells a C module, which maps files by itself, the trusted users."""
     for uid in _TRUSTED:
         if lib.fc_map_trust(uid) < 0:
@@ -51,7 +51,7 @@ def tell(lib: Any) -> None:
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether a user is trusted: root, this process's own user, and users given to `trust`."""
+    """Whether a user is trusted: root, this process's own user, and users given to `trust_user`."""
     return uid in (0, os.geteuid()) or uid in _TRUSTED
 
 
@@ -108,11 +108,11 @@ def user_name(uid: int) -> str:
 
 
 def make_folder(path: Path, *, new: bool = False) -> None:
-    """Creates a folder and its missing parents, with the mode that `modes_in` gives for their
-    parent. new: raises FileExistsError if the folder exists."""
+    """Creates a folder and its missing parents, with the mode that `modes_for_new_entries`
+    gives for their parent. new: raises FileExistsError if the folder exists."""
     if not path.parent.exists():
         make_folder(path.parent)
-    mode = modes_in(path.parent)[1]
+    mode = modes_for_new_entries(path.parent)[1]
     try:
         path.mkdir(mode=PRIVATE_FOLDER_MODE)
     except FileExistsError:
@@ -122,16 +122,16 @@ def make_folder(path: Path, *, new: bool = False) -> None:
     path.chmod(mode)
 
 
-def modes_in(folder: Path) -> tuple[int, int]:
+def modes_for_new_entries(folder: Path) -> tuple[int, int]:
     """(mode of files, mode of folders) that are created in `folder`."""
-    for_group = folder.stat().st_mode & FOR_GROUP == FOR_GROUP
+    for_group = folder.stat().st_mode & GROUP_READ_BITS == GROUP_READ_BITS
     return (GROUP_FILE, GROUP_FOLDER) if for_group else (PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE)
 
 
 def make_private(place: Path, folder: Path) -> None:
-    """Gives a file, or a folder and everything below it, the modes of `modes_in(folder)`. Links are
-    not changed."""
-    file_mode, folder_mode = modes_in(folder)
+    """Gives a file, or a folder and everything below it, the modes of
+    `modes_for_new_entries(folder)`. Links are not changed."""
+    file_mode, folder_mode = modes_for_new_entries(folder)
     if place.is_symlink():
         return
     if not place.is_dir():
@@ -181,14 +181,14 @@ def write_private(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
+APPEND_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 """Flags for `open_private` of a file to which several processes append lines."""
 
 
 def append_private(path: Path, line: bytes) -> None:
     """Appends a line to a file, which is created if it does not exist. Raises as `open_private`
     does."""
-    descriptor = open_private(path, APPENDING)
+    descriptor = open_private(path, APPEND_FLAGS)
     try:
         append_to_open_file(descriptor, line)
     finally:
@@ -196,7 +196,7 @@ def append_private(path: Path, line: bytes) -> None:
 
 
 def append_to_open_file(descriptor: int, line: bytes) -> None:
-    """Appends a line to a file that was opened with APPENDING. If a kill left the last line
+    """Appends a line to a file that was opened with APPEND_FLAGS. If a kill left the last line
     incomplete, a newline ends it first."""
     size = os.fstat(descriptor).st_size
     torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -76,7 +76,7 @@ def step_number(told: object, where: str) -> Step:
     return Step(told)
 
 
-def single_name(told: object, where: str) -> str:
+def checked_file_name(told: object, where: str) -> str:
     """The name of something that lies in a folder itself, not below another one. Raises
     StateError."""
     if not is_relative(told) or "/" in str(told):
@@ -84,7 +84,7 @@ def single_name(told: object, where: str) -> str:
     return str(told)
 
 
-def relative_name(told: object, where: str) -> str:
+def checked_relative_path(told: object, where: str) -> str:
     """The name of a file below a folder, / between folders, each file in one way only. Raises
     StateError."""
     if not is_relative(told):
@@ -106,13 +106,13 @@ def is_relative(told: object) -> bool:
     return all(part not in (b"", b".", b"..") and len(part) <= NAME_BYTES_MAX for part in parts)
 
 
-def refuse_unlike_files(names: Iterable[str], where: str) -> None:
+def refuse_conflicting_names(names: Iterable[str], where: str) -> None:
     """Names of all files of one checkpoint. Raises StateError if a name is listed twice, is also a
     folder of another name, or is one that a download uses for its own notes."""
     seen: set[str] = set()
     folders: set[str] = set()
     for name in names:
-        relative_name(name, where)
+        checked_relative_path(name, where)
         if name in (FETCH_LISTING, FETCH_DONE) or name in seen:
             refused = LISTED_TWICE if name in seen else KEPT_FOR_DOWNLOADS
             raise StateError(refused(where=where, name=repr(name)))
@@ -136,7 +136,7 @@ def open_below(
 
     Raises StateError if the name is not valid or not that of a regular file; OSError.
     """
-    parts = relative_name(name, str(folder)).split("/")
+    parts = checked_relative_path(name, str(folder)).split("/")
     way = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
     if isinstance(folder, int):
         at = os.dup(folder)

@@ -150,7 +150,7 @@ def restore(
     from flowcheck.ops.restore import restore_command
     from flowcheck.ops.restore.restore_output import output_of
     from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
-    from flowcheck.stages.privilege.drop_privileges import for_output
+    from flowcheck.stages.privilege.drop_privileges import drop_for_output
 
     request = RestoreRequest(
         source=StepSource(
@@ -172,7 +172,7 @@ def restore(
         warm=warm,
     )
     several = request.source.is_run and job is None and (run / "jobs").is_dir()
-    for_output(
+    drop_for_output(
         run,
         output_of(request, several=several),  # the run's owner looks into it: see is_multi_job
         *request.trainer_files,
@@ -218,10 +218,10 @@ def audit(
     Example: `flowcheck audit runs/step-400.pt --run /run/flowcheck/job`
     """
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
-    from flowcheck.stages.privilege.drop_privileges import for_run
+    from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
     file = _one_checkpoint(checkpoint, same, "flowcheck audit runs/step-400.pt")
-    for_run(run, file)
+    drop_for_run(run, file)
     raise typer.Exit(verb.run(run, file, None if step is None else Step(step), as_json=as_json))
 
 
@@ -270,10 +270,10 @@ def base(
     Example: `flowcheck base runs/step-400.pt --then runs/step-405.pt`
     """
     from flowcheck.ops.trainer_checkpoint import base_command as verb
-    from flowcheck.stages.privilege.drop_privileges import for_run
+    from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
     file = _one_checkpoint(checkpoint, same, "flowcheck base runs/step-400.pt")
-    for_run(run, file, then)
+    drop_for_run(run, file, then)
     place = verb.LogPosition(later_checkpoint=then, after=after)
     raise typer.Exit(verb.run(run, file, place=place, as_json=as_json))
 

@@ -61,10 +61,10 @@ def stage(
 
     Example: `flowcheck stage extract --run /run/flowcheck/job`
     """
-    from flowcheck.stages.privilege.drop_privileges import for_stage
+    from flowcheck.stages.privilege.drop_privileges import drop_for_stage
     from flowcheck.stages.supervisor import stage_main
 
-    for_stage(name, run, number)
+    drop_for_stage(name, run, number)
     code = stage_main.run_stage(name, run, number, parent)
     if checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
@@ -170,7 +170,7 @@ def analyze(
     from flowcheck.ops.analysis import analyze_command as verb
 
     read = [*files, *([nccl_log] if nccl_log is not None else [])]
-    drop_privileges.for_code(model, files=read, job=job, picture=svg)
+    drop_privileges.drop_for_user_code(model, files=read, job=job, picture=svg)
     raise typer.Exit(
         verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
     )
@@ -246,7 +246,7 @@ def replay(
     """
     from flowcheck.ops.lifecycle import replay_command as verb
 
-    drop_privileges.for_chain(job, keep, files=files, out=out)
+    drop_privileges.drop_for_chain(job, keep, files=files, out=out)
     request = verb.ReplayRequest(
         files=tuple(files),
         optimizer=optimizer,
@@ -291,7 +291,7 @@ def up(
 
     with naming_job_file(job):
         check_capture_ports(load_job(job).source)  # before root makes folders for the chain
-        drop_privileges.for_chain(job, run, live=True)
+        drop_privileges.drop_for_chain(job, run, live=True)
         from flowcheck.ops.lifecycle import up_command as verb
 
         raise typer.Exit(verb.up(job, run, as_json=as_json))
@@ -354,7 +354,7 @@ def down(
     from flowcheck.ops.lifecycle import shutdown_cleanup
 
     where = DEFAULT_RUN if run is None else run
-    drop_privileges.for_run(where)
+    drop_privileges.drop_for_run(where)
     code = shutdown_cleanup.down(where, named=run is not None, discard=discard, as_json=as_json)
     raise typer.Exit(code)
 

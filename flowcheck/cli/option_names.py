@@ -62,4 +62,4 @@ def _advice(right: Finding, options: Mapping[str, str]) -> Finding:
         name: options.get(value, value) if isinstance(value, str) else value
         for name, value in right.arguments.items()
     }
-    return msgspec.structs.replace(right, arguments=told).with_words()
+    return msgspec.structs.replace(right, arguments=told).with_current_texts()

@@ -156,19 +156,19 @@ def plan(
     from flowcheck.ops.planning import plan_command as verb
     from flowcheck.ops.planning.ddp_collectives import DdpOptions
     from flowcheck.replica.preflight.optimizer_preflight import check_optimizer_name
-    from flowcheck.stages.privilege.drop_privileges import for_code
+    from flowcheck.stages.privilege.drop_privileges import drop_for_user_code
 
     if model.endswith(".toml"):
         from flowcheck.ops.lifecycle import job_file_memory as plan_job
 
         if captures or check:
             raise ConfigError("--check", model, CHECK_NEEDS_MODEL())
-        for_code(job=Path(model))
+        drop_for_user_code(job=Path(model))
         raise typer.Exit(plan_job.run(Path(model), as_json=as_json))
     if check != bool(captures):
         why = CHECK_NEEDS_CAPTURES() if check else CAPTURES_NEED_CHECK()
         raise ConfigError("--check", "given" if check else "not given", why)
-    for_code(model, loss, files=captures or ())
+    drop_for_user_code(model, loss, files=captures or ())
     for option, size in (
         ("--bucket-cap-mb", bucket_cap_mb),
         ("--first-bucket-mb", first_bucket_mb),

@@ -54,13 +54,13 @@ def serve(
     """
     from flowcheck.config import ServeConfig
     from flowcheck.ops.restore import serve_command as verb
-    from flowcheck.stages.privilege.drop_privileges import for_code, for_run
+    from flowcheck.stages.privilege.drop_privileges import drop_for_run, drop_for_user_code
 
     read = [file for file in (token_file, tls_certificate, tls_key) if file is not None]
     if run is not None:
-        for_run(run, *read)
+        drop_for_run(run, *read)
     elif checkpoints is not None:
-        for_code(files=[checkpoints, *read])
+        drop_for_user_code(files=[checkpoints, *read])
     config = ServeConfig(
         host=host,
         port=port,

@@ -163,13 +163,13 @@ class _ApplyPrinter:
 
         self._notes.append(note)
         if not self._as_json:
-            apply_report.warned(note)
+            apply_report.print_warning(note)
 
     def difference(self, steps: list[CommandStep]) -> None:
         from flowcheck.ops.switch.apply import apply_report
 
         if not self._as_json:
-            apply_report.difference(steps)
+            apply_report.print_changes(steps)
 
     def end(self, result: ApplyResult) -> None:
         from flowcheck.ops.switch.apply import apply_report, reconciler
@@ -177,5 +177,5 @@ class _ApplyPrinter:
         if self._as_json:
             print(json.dumps(apply_report.as_json(result, self._notes), indent=2))
         else:
-            apply_report.ended(result)
+            apply_report.print_outcome(result)
         raise typer.Exit(reconciler.EXIT_CODES.get(result.outcome, 0))

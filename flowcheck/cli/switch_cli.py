@@ -209,8 +209,8 @@ def check(
         if figures is not None:
             raise ConfigError("--ports-json", str(ports_json), ONE_SOURCE_OF_RATES())
         figures = ports_json_reader.rates_in_ports_json(ports_json, platform, request.sources)
-    speeds = held.speeds(source_gbps, monitor_gbps)
-    sizes = held.sizes(roce_mtu, path_mtu)
+    speeds = held.line_rates(source_gbps, monitor_gbps)
+    sizes = held.mtu_sizes(roce_mtu, path_mtu)
     results = held.check(os, request, speeds, figures, sizes, state)
     code = held.exit_code(results)
     if as_json:

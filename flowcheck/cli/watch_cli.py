@@ -51,9 +51,9 @@ def watch(
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
     from flowcheck.ops.watch import watch_command
-    from flowcheck.stages.privilege.drop_privileges import for_run
+    from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
-    for_run(run, token_file, tls_certificate, tls_key)
+    drop_for_run(run, token_file, tls_certificate, tls_key)
     given = (token_file, tls_certificate, tls_key)
     files = (str(file) if file is not None else None for file in given)
     raise typer.Exit(

@@ -52,7 +52,7 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.step_numbers import Step
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle

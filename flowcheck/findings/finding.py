@@ -22,14 +22,15 @@ import pkgutil
 import re
 import string
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import Enum, StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 import flowcheck.findings.catalog
 
+Code = TypeVar("Code", bound=StrEnum)
 Scalar = bool | int | float | str | None
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 """What msgspec encodes as JSON; a file of somebody else's may hold any number."""
@@ -53,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     """It is assumed until an audit of a step applied since passes."""
     sentence: str = ""
     """As the version that made it said it; shown only where this one does not know the code."""
-    told_remedy: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="remedy")
+    stored_remedy: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="remedy")
     """Likewise; JSON has the key only where something is to be done."""
 
     def __str__(self) -> str:
@@ -75,18 +76,18 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     def _key(self) -> tuple[object, ...]:
         return self.code, self.until_audit, tuple(sorted(self.arguments.items()))
 
-    def of(self, *entries: Entry) -> bool:
+    def is_any_of(self, *entries: Entry) -> bool:
         """Whether its code is that of one of these."""
         return any(self.code == entry.code for entry in entries)
 
     def until_audited(self) -> Finding:
         """The same, assumed until an audit passes."""
-        return msgspec.structs.replace(self, until_audit=True).with_words()
+        return msgspec.structs.replace(self, until_audit=True).with_current_texts()
 
-    def with_words(self) -> Finding:
+    def with_current_texts(self) -> Finding:
         """The same, with the sentence and the remedy that this version has for it."""
         return msgspec.structs.replace(
-            self, sentence=str(self), told_remedy=self.remedy or msgspec.UNSET
+            self, sentence=str(self), stored_remedy=self.remedy or msgspec.UNSET
         )
 
     @property
@@ -95,7 +96,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         first finding among its arguments which has one: of "cannot be saved: {why}" that of why."""
         entry = _entry(self.code)
         if entry is None:
-            return "" if self.told_remedy is msgspec.UNSET else self.told_remedy
+            return "" if self.stored_remedy is msgspec.UNSET else self.stored_remedy
         if entry.remedy:
             return _LINK.sub(r"\1", entry.remedy)
         return next((one.remedy for one in self._within() if one.remedy), "")
@@ -152,7 +153,7 @@ class Entry:
             raise TypeError(f"{self.code} takes {self.names}, not {values} {named}")
         given = {**dict(zip(rest, values, strict=True)), **named}
         arguments = {name: _plain(given[name]) for name in self.names}
-        return Finding(self.code, arguments, self.until_audit).with_words()
+        return Finding(self.code, arguments, self.until_audit).with_current_texts()
 
     def sentence_of(self, arguments: Mapping[str, Any]) -> str | None:
         """The sentence with these arguments in their places; None: they are not those it has, as
@@ -247,3 +248,9 @@ def _shown(value: Any, between: str) -> Any:
         findings = any(isinstance(one, Finding) for one in value)
         return (between or ("; " if findings else ", ")).join(map(str, value))
     return "" if value is None else value
+
+
+def code_in_words(code: Code, odd: Mapping[Code, str]) -> str:
+    """The words of a code that is printed for people without an entry: its own, with spaces. odd:
+    those of codes that are said otherwise."""
+    return odd.get(code, code.replace("_", " "))

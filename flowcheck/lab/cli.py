@@ -119,9 +119,9 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
 def _others(name: str) -> str:
     """Clusters of other names: a drill's is called `train` unless told, and one that was killed
     leaves it."""
-    from flowcheck.lab.cluster.cluster_state_file import names
+    from flowcheck.lab.cluster.cluster_state_file import cluster_names
 
-    found = [other for other in names() if other != name]
+    found = [other for other in cluster_names() if other != name]
     return f"; of other names there are {', '.join(found)} (--name)" if found else ""
 
 

@@ -283,6 +283,6 @@ def cost(
     if plot is not None:
         report.plot(measured, plot)
     if as_json:
-        print(json.dumps(report.told(measured)))
+        print(json.dumps(report.figures_json(measured)))
     else:
         report.show(measured, Console(highlight=False))

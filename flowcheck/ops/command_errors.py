@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
+from flowcheck.errors import ConfigError, FlowCheckError, is_disk_full
 from flowcheck.findings.catalog.refused_commands import (
     FILE_ERROR,
     FOLDER_REMOVED,
@@ -35,7 +35,7 @@ def exit_on_error(run: Callable[[], object]) -> None:
     except FlowCheckError as error:
         found = error.finding
     except OSError as error:
-        if error.filename is None and not has_no_room(error):
+        if error.filename is None and not is_disk_full(error):
             raise
         found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
@@ -51,7 +51,7 @@ def file_error_finding(error: OSError) -> Finding:
         return NO_ROOM()
     path = Path(os.fsdecode(error.filename))
     there = next((one for one in (path, *path.absolute().parents) if one.is_dir()), None)
-    if not has_no_room(error) or there is None:
+    if not is_disk_full(error) or there is None:
         name = errno.errorcode.get(error.errno or 0, "")
         return FILE_ERROR(path=path, error=error.strerror or type(error).__name__, errno=name)
     found = os.statvfs(there)

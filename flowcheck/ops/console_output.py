@@ -19,7 +19,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 __all__ = ["print_line", "printable"]
 
@@ -35,7 +35,7 @@ LOOK_S = 0.1
 
 
 @contextmanager
-def bar(what: str, total_bytes: int) -> Iterator[Progress]:
+def write_progress_bar(what: str, total_bytes: int) -> Iterator[Progress]:
     """A bar on stderr with its rate; nothing is shown where that is no terminal. Its one task is
     number 0."""
     columns = (
@@ -53,7 +53,7 @@ def bar(what: str, total_bytes: int) -> Iterator[Progress]:
 
 
 @contextmanager
-def growing_bar(path: Path, total_bytes: int) -> Iterator[None]:
+def file_growth_bar(path: Path, total_bytes: int) -> Iterator[None]:
     """A bar for an output that grows beside `path`, under a name of its own until it is whole."""
     done = Event()
 
@@ -61,7 +61,7 @@ def growing_bar(path: Path, total_bytes: int) -> Iterator[None]:
         while not done.wait(LOOK_S):
             shown.update(shown.task_ids[0], completed=min(_held(path), total_bytes))
 
-    with bar(path.name, total_bytes) as shown:
+    with write_progress_bar(path.name, total_bytes) as shown:
         watcher = Thread(target=look, args=(shown,), daemon=True)
         if not shown.disable:
             watcher.start()

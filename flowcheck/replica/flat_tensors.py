@@ -10,7 +10,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.parameter_layouts import BYTE_COUNT, GRADIENT_BYTES
-from flowcheck.replica.param_layout import SEVERAL, FlatParameter, Layout
+from flowcheck.replica.param_layout import SEVERAL_DTYPES, FlatParameter, Layout
 
 FlatValues = np.ndarray | bytes | bytearray | memoryview
 """Raw bytes of a flat tensor, or an array of its elements: registration order, memory order."""
@@ -42,7 +42,7 @@ Tensors = list[torch.Tensor]
 
 def parameter_views(flat: torch.Tensor, layout: Layout) -> Tensors:
     """`flat`, [layout.elements], as one tensor per parameter with the trainer's own strides."""
-    if layout.dtype != SEVERAL:
+    if layout.dtype != SEVERAL_DTYPES:
         return [torch.as_strided(flat, p.shape, p.stride, p.start) for p in layout.parameters]
     return [torch.as_strided(own, p.shape, p.stride) for p, own in _typed(flat, layout)]
 
@@ -50,7 +50,7 @@ def parameter_views(flat: torch.Tensor, layout: Layout) -> Tensors:
 def flat_tensor(array: np.ndarray, layout: Layout) -> torch.Tensor:
     """A flat tensor over the memory of `array`, in the layout's dtype; of bytes for several."""
     raw = torch.from_numpy(array.view(np.uint8))
-    return raw if layout.dtype == SEVERAL else raw.view(getattr(torch, layout.dtype))
+    return raw if layout.dtype == SEVERAL_DTYPES else raw.view(getattr(torch, layout.dtype))
 
 
 def _typed(flat: torch.Tensor, layout: Layout) -> list[tuple[FlatParameter, torch.Tensor]]:
@@ -65,14 +65,14 @@ def flat_gradient(values: FlatValues, layout: Layout) -> torch.Tensor:
     """Gradients as they were reduced, [layout.gradient_bytes] in registration order, as the
     optimizer sees them: [layout.elements], each in its parameter's dtype. Over the same memory
     where that is how they are already. Raises StateError for another size."""
-    if layout.gradient_dtype is None and layout.dtype != SEVERAL:
+    if layout.gradient_dtype is None and layout.dtype != SEVERAL_DTYPES:
         return flat_tensor(elements_of(values, layout, "gradient"), layout)
     source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
     raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
     if raw.size != layout.gradient_bytes:
         raise StateError(GRADIENT_BYTES(bytes=raw.size, expected=layout.gradient_bytes))
     flat = flat_tensor(np.empty(layout.size_bytes, np.uint8), layout)
-    parts = _typed(flat, layout) if layout.dtype == SEVERAL else [(None, flat)]
+    parts = _typed(flat, layout) if layout.dtype == SEVERAL_DTYPES else [(None, flat)]
     at = 0
     for _, part in parts:
         wire = getattr(torch, layout.gradient_dtype) if layout.gradient_dtype else part.dtype

@@ -190,7 +190,9 @@ class Replica(CommittedReplica):
         """Use `create` or `open`."""
         super().__init__(state)
         self.optimizer = optimizer
-        self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
+        self.interrupted_step = (
+            state.step_in_progress if state.step_in_progress > state.commit.step else 0
+        )
         """The step a killed process was in the middle of when this one took over; 0 for none."""
         self._executor = StepExecutor(state, optimizer, workers)
         self.tensor_digests: list[bytes] = []
@@ -198,7 +200,7 @@ class Replica(CommittedReplica):
         not summed: before the first step, behind going back, opened without a look at all bytes."""
         self._started: PendingStep | None = None
         self._table: DigestTable | None = None
-        state.in_step = Step(0)
+        state.step_in_progress = Step(0)
 
     @classmethod
     def create(
@@ -328,12 +330,12 @@ class Replica(CommittedReplica):
 
         def begin_in_copy() -> StepInProgress:
             others.append(state.begin())
-            state.in_step = step
+            state.step_in_progress = step
             return self._executor.begin(step, good, others[0], values, had, used)
 
         def publish(digests: list[bytes]) -> None:
             state.publish(step, others[0], self._whole(others[0], digests))
-            self.tensor_digests, state.in_step = digests, Step(0)
+            self.tensor_digests, state.step_in_progress = digests, Step(0)
 
         self._started = PendingStep(begin_in_copy, publish)
         return self._started
@@ -342,7 +344,7 @@ class Replica(CommittedReplica):
         if self._started is not None:
             self._started.abandon()
             self._started = None
-            self._open.in_step = Step(0)
+            self._open.step_in_progress = Step(0)
 
     def rebase(self, step: Step, sections: Mapping[str, np.ndarray]) -> None:
         """The state of another past: it is the only step from now on.

@@ -37,7 +37,7 @@ STORED_AS = _STORED_AS | {
     **{"int": "<i8", "float": "<f8", "bool": "|b1"},
 }
 """Also of what an optimizer may keep, and of Python's numbers."""
-SEVERAL = "several"
+SEVERAL_DTYPES = "several"
 """In place of a dtype where parameters have different ones."""
 
 Decomposition = Iterable[tuple[Sequence[int], Sequence[int]]]
@@ -60,7 +60,7 @@ class FlatParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def stop(self) -> int:
-        return self.start + self.elements * (size_of(self.dtype) if self.dtype else 1)
+        return self.start + self.elements * (dtype_size_bytes(self.dtype) if self.dtype else 1)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -69,7 +69,8 @@ class FlatParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """All parameters. `dtype` is torch's word: float32, float64, float16, bfloat16; or SEVERAL."""
+    """All parameters. `dtype` is torch's word: float32, float64, float16, bfloat16; or
+    SEVERAL_DTYPES."""
 
     dtype: str
     parameters: tuple[FlatParameter, ...]
@@ -112,7 +113,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             parameters.append(FlatParameter(name, shape, stride, start, own if several else None))
         if gradient_dtype is not None and set(dtypes) == {gradient_dtype}:
             gradient_dtype = None
-        return cls(SEVERAL if several else dtypes[0], tuple(parameters), gradient_dtype)
+        return cls(SEVERAL_DTYPES if several else dtypes[0], tuple(parameters), gradient_dtype)
 
     @classmethod
     def of_shapes(
@@ -153,16 +154,16 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     @property
     def numpy_dtype(self) -> str:
         """numpy's dtype of one element of the flat state; bfloat16 appears as its 16 bits."""
-        return "|u1" if self.dtype == SEVERAL else _STORED_AS[self.dtype]
+        return "|u1" if self.dtype == SEVERAL_DTYPES else _STORED_AS[self.dtype]
 
     def dtype_of(self, parameter: FlatParameter) -> str:
         """torch's word."""
         return parameter.dtype or self.dtype
 
-    def relaid(self, dtype: str) -> Layout:
+    def with_single_dtype(self, dtype: str) -> Layout:
         """The same parameters in one type, back to back; gradients come as they did."""
         shapes = [(p.shape, p.stride) for p in self.parameters]
-        wire = self.gradient_dtype or (self.dtype if self.dtype != SEVERAL else None)
+        wire = self.gradient_dtype or (self.dtype if self.dtype != SEVERAL_DTYPES else None)
         names = [p.name for p in self.parameters]
         return Layout.of(shapes, names=names, dtype=dtype, gradient_dtype=wire)
 
@@ -170,7 +171,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     def gradient_bytes(self) -> int:
         """Of a gradient as it is handed in."""
         own = ((p, self.gradient_dtype or self.dtype_of(p)) for p in self.parameters)
-        return sum(p.elements * size_of(dtype) for p, dtype in own)
+        return sum(p.elements * dtype_size_bytes(dtype) for p, dtype in own)
 
     def memory_order(self, logical: np.ndarray) -> np.ndarray:
         """Elements flattened in index order and in registration order, as DDP's start-up broadcast
@@ -179,31 +180,31 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         if logical.size != self.elements:
             raise StateError(ELEMENT_COUNT(elements=logical.size, expected=self.elements))
         whole = all(is_contiguous(p.shape, p.stride) for p in self.parameters)
-        if whole and self.dtype != SEVERAL:
+        if whole and self.dtype != SEVERAL_DTYPES:
             return logical
         parts, start = [], 0
         for p in self.parameters:
             part = logical[start : start + p.stop - p.start].view(_STORED_AS[self.dtype_of(p)])
             parts.append(part.reshape(p.shape).transpose(p.order).reshape(-1))
             start += p.stop - p.start
-        return self.assembled(parts)
+        return self.concatenated(parts)
 
-    def assembled(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+    def concatenated(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """The flat state of tensors in registration order, each flat in memory order."""
         placed = zip(self.parameters, parts, strict=True)
         in_state = [part for _, part in sorted(placed, key=lambda one: (one[0].start, one[0].stop))]
-        if self.dtype == SEVERAL:
+        if self.dtype == SEVERAL_DTYPES:
             in_state = [np.ascontiguousarray(part).view(np.uint8) for part in in_state]
         return np.concatenate(in_state)
 
     def registration_order(self, flat: np.ndarray) -> np.ndarray:
         """A flat state as training scripts hash it: tensors back to back in registration order."""
-        if self.dtype != SEVERAL:
+        if self.dtype != SEVERAL_DTYPES:
             return flat
         return np.concatenate([flat[p.start : p.stop] for p in self.parameters])
 
 
-def size_of(dtype: str) -> int:
+def dtype_size_bytes(dtype: str) -> int:
     """Bytes of an element of torch's dtype."""
     return np.dtype(_STORED_AS[dtype]).itemsize
 
@@ -227,9 +228,9 @@ def _by_size(
 ) -> list[int]:
     """[parameter] first byte, the largest elements first."""
     starts, at = [0] * len(shapes), 0
-    for index in sorted(range(len(shapes)), key=lambda i: -size_of(dtypes[i])):
+    for index in sorted(range(len(shapes)), key=lambda i: -dtype_size_bytes(dtypes[i])):
         starts[index] = at
-        at += math.prod(shapes[index][0]) * size_of(dtypes[index])
+        at += math.prod(shapes[index][0]) * dtype_size_bytes(dtypes[index])
     return starts
 
 

@@ -65,7 +65,7 @@ def plain_text(value: object) -> str:
     raise NotImplementedError(f"a {type(value).__name__} is not written")
 
 
-def callable_at(key: str, where: str) -> Callable[..., Any]:
+def load_callable(key: str, where: str) -> Callable[..., Any]:
     """The function at "file.py:function" or "package.module:function", both as seen from where the
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
     for a file that ends the program while it is imported, for code that only a checkpoint names
@@ -79,7 +79,7 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
         raise ConfigError(key, where, FORM())
     try:
         if place.endswith(".py"):
-            found = _named(key, where, file_module(Path(place)))
+            found = _named(key, where, import_file(Path(place)))
         else:
             sys.path.insert(0, "")  # as `python -m` has it
             try:
@@ -91,7 +91,7 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
     except ConfigError:
         raise
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(key, where, RAISED(error_text(error))) from error
+        raise ConfigError(key, where, RAISED(user_error_text(error))) from error
     if not callable(found):
         raise ConfigError(key, where, NOT_CALLABLE())
     result: Callable[..., Any] = found
@@ -103,7 +103,7 @@ def _forbidden() -> Finding | None:
     return msgspec.json.decode(told, type=Finding) if told else None
 
 
-def error_text(error: BaseException) -> str:
+def user_error_text(error: BaseException) -> str:
     """What the user's code raised, with the user's own names of files."""
     return f"{type(error).__name__}: {error}".replace(MODULE, "")
 
@@ -119,7 +119,7 @@ def _named(key: str, where: str, module: ModuleType) -> Any:
     raise ConfigError(key, where, NAME_MISSING(file=place, name=name, names=names))
 
 
-def file_module(path: Path) -> ModuleType:
+def import_file(path: Path) -> ModuleType:
     """The file as a module; its own imports are looked up beside it, and of the arguments of this
     program it sees none. Raises FileNotFoundError, ImportError, and whatever the file raises."""
     path = path.resolve()

@@ -49,7 +49,7 @@ class Service(Protocol):
         """Closes everything; called once, also after a failed start."""
 
 
-class Idle:
+class IdleBackoff:
     """Milliseconds to wait for a message: 0 when busy, then doubling."""
 
     def __init__(self, max_ms: int = IDLE_MAX_MS) -> None:
@@ -94,13 +94,13 @@ class Signals:
 def run_service(service: Service, links: StageSockets, *, parent: int | None = None) -> int:
     """A stage's whole life. The exit code: 0, or 2 for what the operator can mend."""
     try:
-        drive(service, links, parent=parent)
+        run_until_stopped(service, links, parent=parent)
     except FlowCheckError:
         return 2
     return 0
 
 
-def drive(
+def run_until_stopped(
     service: Service,
     links: StageSockets,
     *,
@@ -148,7 +148,7 @@ def _loop(
     *,
     draining: bool,
 ) -> None:
-    idle = Idle()
+    idle = IdleBackoff()
     while not signals.received and parent_lives():
         done = service.work()
         links.flush()

@@ -56,7 +56,7 @@ def always(_: JobConfig) -> bool:
     return True
 
 
-def captures(config: JobConfig) -> bool:
+def captures_frames(config: JobConfig) -> bool:
     """Whether frames are captured, else the gradients come from logs."""
     return bool(config.source)
 
@@ -133,7 +133,7 @@ STAGES = (
     StageSpec(
         name="extract",
         factory="flowcheck.stages.extraction.extract_stage:ExtractService",
-        exists=captures,
+        exists=captures_frames,
         takes_frames=True,
         position=Position.TAIL,
         counts_whole_steps=True,
@@ -164,7 +164,7 @@ STAGES = (
         name="parse",
         factory="flowcheck.stages.packet_capture.parse_stage:ParseService",
         per=InstancePer.RING,
-        exists=captures,
+        exists=captures_frames,
         takes_frames=True,
         position=Position.PARSED,
         shared=True,
@@ -173,7 +173,7 @@ STAGES = (
         name="capture",
         factory="flowcheck.stages.packet_capture.capture_stage:capture_service",
         per=InstancePer.SOURCE,
-        exists=captures,
+        exists=captures_frames,
         waits_for=WaitsFor.FRAME_TAKERS,
         brings_frames=True,
         position=Position.HEAD,

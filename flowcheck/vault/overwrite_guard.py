@@ -23,7 +23,7 @@ import msgspec
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
 from flowcheck.findings.catalog import output_paths as findings
-from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, STEP
+from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX, LATEST
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
     decode_manifest,
@@ -56,7 +56,7 @@ class ProtectedPath:
     """True: a new output may lie directly in this folder, if its path does not exist yet."""
 
 
-def by_manifest(folder: Path) -> set[str]:
+def files_by_manifest(folder: Path) -> set[str]:
     """The files of an output of one step, by its manifest; empty: there is no valid manifest."""
     try:
         manifest = load_manifest(folder)
@@ -77,7 +77,7 @@ class _Index(msgspec.Struct):
     jobs: list[_Kept]
 
 
-def by_index(folder: Path) -> set[str]:
+def files_by_index(folder: Path) -> set[str]:
     """The files of an output of several jobs, one file per job, by its index; empty: there is no
     valid index."""
     path = folder / INDEX
@@ -92,9 +92,9 @@ def by_index(folder: Path) -> set[str]:
     return {INDEX, *files} if plain else set()
 
 
-def by_either(folder: Path) -> set[str]:
+def files_by_manifest_and_index(folder: Path) -> set[str]:
     """The files of an output of either kind, by its manifest and its index."""
-    return by_manifest(folder) | by_index(folder)
+    return files_by_manifest(folder) | files_by_index(folder)
 
 
 def is_empty(out: Path) -> bool:
@@ -113,7 +113,7 @@ class OutputTarget:
     """True: the output may replace an earlier output of FlowCheck."""
     protected: tuple[ProtectedPath, ...] = ()
     """The inputs that the output is made from, and other paths that must stay."""
-    listed: ListOutputFiles = by_manifest
+    listed: ListOutputFiles = files_by_manifest
     """Lists the files of an earlier output folder. A folder with other files is not replaced."""
 
     def check(self) -> None:
@@ -128,7 +128,7 @@ class OutputTarget:
             raise ConfigError(KEY, str(out), findings.NO_PARENT(out.parent))
         check_protected(out, self.protected)
         if there:
-            _check_kind(out, self.listed if self.folder else by_manifest, folder=self.folder)
+            _check_kind(out, self.listed if self.folder else files_by_manifest, folder=self.folder)
         if not self.folder:
             _check_beside(out)
 
@@ -221,7 +221,7 @@ def _sweep(out: Path, listed: ListOutputFiles) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def files_not_ours(folder: Path, listed: ListOutputFiles = by_manifest) -> Iterator[str]:
+def files_not_ours(folder: Path, listed: ListOutputFiles = files_by_manifest) -> Iterator[str]:
     """Names in a folder that do not belong to the output that `listed` finds there. Without such an
     output these are all names."""
     own = listed(folder)
@@ -274,7 +274,7 @@ def _check_beside(out: Path) -> None:
 
 
 def _is_new(place: Path, one: ProtectedPath) -> bool:
-    named = place.name.startswith(STEP) or place.name == LATEST
+    named = place.name.startswith(CHECKPOINT_NAME_PREFIX) or place.name == LATEST
     directly = _same(place.parent, one.path)
     return one.takes_new and directly and not named and not os.path.lexists(place)
 

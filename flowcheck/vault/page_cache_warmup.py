@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flowcheck.plane.shared_memory.hugepage_memory import available_bytes
+from flowcheck.plane.shared_memory.shared_memory_location import available_bytes
 
 WINDOW_BYTES = 128 << 10
 """Bytes of one POSIX_FADV_WILLNEED. The kernel reads at most the device's read-ahead for one call,
 by default this much, and silently ignores the rest (mm/readahead.c, force_page_cache_ra)."""
-KEPT_FREE = 4
+FREE_MEMORY_DIVISOR = 4
 """One in this many parts of the free memory stays free, since the trainer needs memory too. A
 choice."""
 
@@ -29,7 +29,7 @@ def warm_page_cache(out: Path) -> tuple[int, str]:
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else [out]
     size = sum(path.stat().st_size for path in files)
     free = available_bytes()
-    if size > free - free // KEPT_FREE:
+    if size > free - free // FREE_MEMORY_DIVISOR:
         return 0, f"{size >> 20} MiB are not read: {free >> 20} MiB of memory are free"
     for path in files:
         try:

@@ -19,7 +19,7 @@ from cffi import FFI
 
 from flowcheck._core import ffi, lib
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.hugepage_memory import SHM, choose_memory_folder
+from flowcheck.plane.shared_memory.shared_memory_location import SHM, choose_memory_folder
 
 HERE = Path(__file__).resolve().parent
 FRAME_BYTES = {1024: 1102, 4096: 4174}

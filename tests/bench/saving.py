@@ -40,11 +40,15 @@ def figures(how_much: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     parts = made(size_bytes)
     with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=Path.cwd()) as name:
         folder = Path(name)
-        kept = checkpoint_save.save_given(parts.trainer_state, folder / "kept", parts.layout)
+        kept = checkpoint_save.save_trainer_state(
+            parts.trainer_state, folder / "kept", parts.layout
+        )
         manifest = load_manifest(kept)
         works: dict[str, Callable[[Path], object]] = {
             "cp": lambda out: copied(kept, out),
-            "save": lambda out: checkpoint_save.save_given(parts.trainer_state, out, parts.layout),
+            "save": lambda out: checkpoint_save.save_trainer_state(
+                parts.trainer_state, out, parts.layout
+            ),
             "verify": lambda _: verify_files(kept, manifest),
             "load": lambda _: read(kept),
         }

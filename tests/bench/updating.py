@@ -16,7 +16,7 @@ from bench.huge import huge_memory
 from bench.measure import Figure, Scale, by_turns, memory, wall_seconds
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
-from flowcheck.plane.shared_memory.hugepage_memory import (
+from flowcheck.plane.shared_memory.shared_memory_location import (
     available_bytes,
     choose_memory_folder,
     shm_has_hugepages,

@@ -27,7 +27,7 @@ from support.hostile import LONG, QUICK, WEIRD, changed, hostile_json, told_or_r
 from support.steps import layout_of, made, trained
 
 import flowcheck
-from flowcheck.ops.restore.step_lookup import from_checkpoint
+from flowcheck.ops.restore.step_lookup import step_in_checkpoint
 from flowcheck.ops.restore.verify_command import run as verify
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
@@ -84,10 +84,10 @@ def used(path: Path, whole: Path) -> None:
 
     def given_as() -> None:
         out = below / "out.pt"
-        write(from_checkpoint(path).contents("torch"), out, "torch", force=True)
+        write(step_in_checkpoint(path).contents("torch"), out, "torch", force=True)
 
     def given_like() -> None:
-        fill(from_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
+        fill(step_in_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
 
     def verified() -> None:
         verify(path, as_json=True)
@@ -322,7 +322,7 @@ def trees_of_a_trainer(whole: Path, data: st.DataObject) -> None:
             warnings.simplefilter("ignore")
             torch.save(grown(told, found), path)
         used(path, whole)
-        step = from_checkpoint(whole / "flowcheck")
+        step = step_in_checkpoint(whole / "flowcheck")
         told_or_refused(
             lambda: fill(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
         )

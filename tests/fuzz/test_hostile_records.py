@@ -28,7 +28,7 @@ from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER
 from flowcheck.messages import Message, decode, encode, parse_audit_record
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import load_layout as load_topology
 from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump
-from flowcheck.ops.watch.prometheus_metrics import exposition
+from flowcheck.ops.watch.prometheus_metrics import metrics_text
 from flowcheck.ops.watch.state.chain_state import decode_state, encode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -66,7 +66,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read_whole(run: Path) -> None:
     state = StateReader(run).state()
     decode_state(encode_state(state))
-    exposition(state, "")
+    metrics_text(state, "")
 
 
 def used(run: Path) -> None:

@@ -67,7 +67,7 @@ def test_layouts_are_told_from_the_sizes(
 def test_an_order_that_sizes_leave_open_is_not_guessed() -> None:
     found = reading("ready-ll", ModelConfig(factory=FACTORY))
     assert found.job is None
-    assert found.why_not[0].of(NO_ORDER_FITS)
+    assert found.why_not[0].is_any_of(NO_ORDER_FITS)
 
 
 def test_without_a_model_it_says_that_one_is_needed() -> None:

@@ -22,7 +22,7 @@ from flowcheck.config import JobConfig, job_from
 from flowcheck.errors import CaptureError
 from flowcheck.findings.catalog.capture_file_problems import IS_TORN
 from flowcheck.messages import FramesReady, SourceEnded
-from flowcheck.ops.node.machine_checks import real_time
+from flowcheck.ops.node.machine_checks import check_real_time
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.packet_capture.capture_file import FileCapture
 from flowcheck.stages.packet_capture.capture_stage import capture_service
@@ -233,7 +233,7 @@ def test_a_live_interface_is_drained_when_asked_and_what_it_missed_is_counted(
         cable.send(path)
         assert wait_until(lambda: ring.head == len(frames))
         first = policies(process.pid).count(os.SCHED_RR)
-        assert first == (real_time(Path("/")).level == "ok"), (
+        assert first == (check_real_time(Path("/")).level == "ok"), (
             "of the receiving thread, and no other"
         )
         out, _ = process.communicate("drain\n", timeout=40)

@@ -21,7 +21,7 @@ from support.wireshark import tshark
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster.cluster_spec import MTUS
-from flowcheck.lab.cluster.network_namespaces import inside
+from flowcheck.lab.cluster.network_namespaces import in_namespace
 
 pytestmark = [
     pytest.mark.lab,
@@ -110,10 +110,10 @@ def test_one_direction_keeps_order(switch: str) -> None:
 def test_checksums_are_on_the_wire(switch: str) -> None:
     """Sockets of the kernel: no checksum or segment is left to a NIC that is not there."""
     with made(switch=switch) as cluster, Tap(cluster.checkpoint_namespace) as monitor:
-        with inside(cluster.host_namespace(0)):
+        with in_namespace(cluster.host_namespace(0)):
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             listener = socket.create_server((cluster.address(0), 5000))
-        with inside(cluster.host_namespace(1)):
+        with in_namespace(cluster.host_namespace(1)):
             stream = socket.create_connection((cluster.address(0), 5000), timeout=5)
         with udp, listener, stream:
             udp.sendto(bytes(4100), (cluster.address(1), ROCE_PORT))

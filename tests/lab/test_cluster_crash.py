@@ -17,7 +17,7 @@ from support.switches import OVS, SWITCHES
 
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster import namespace_processes, network_namespaces, socket_buffer_sysctls
-from flowcheck.lab.cluster.socket_buffer_sysctls import RECORD, WANTED
+from flowcheck.lab.cluster.socket_buffer_sysctls import RAISED_SYSCTLS_FILE, SYSCTL_BYTES_LEAST
 
 pytestmark = [
     pytest.mark.lab,
@@ -29,8 +29,12 @@ NAME = f"c{os.getpid()}"
 def leftovers(switch: str = "bridge") -> dict[str, object]:
     found = leftovers_of(NAME)
     if switch == "ovs":
-        users = json.loads(RECORD.read_text())["users"] if RECORD.exists() else []
-        raised = settings() == [f"{value}\n" for value in WANTED.values()]
+        users = (
+            json.loads(RAISED_SYSCTLS_FILE.read_text())["users"]
+            if RAISED_SYSCTLS_FILE.exists()
+            else []
+        )
+        raised = settings() == [f"{value}\n" for value in SYSCTL_BYTES_LEAST.values()]
         found |= {"named": NAME in users, "raised for nobody": raised and not users}
     return found
 
@@ -162,27 +166,27 @@ def test_down_ends_what_runs_there() -> None:
 
 def test_another_life_of_a_pid_is_spared() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        found = namespace_processes.look(process.pid)
+        found = namespace_processes.find_process(process.pid)
         assert found is not None
-        namespace_processes.end(
+        namespace_processes.end_processes(
             [namespace_processes.ProcessIdentity(found.pid, found.start - 1, "sleep")]
         )
         assert process.poll() is None
-        namespace_processes.end([found])
+        namespace_processes.end_processes([found])
         assert process.wait(5) == -signal.SIGTERM
 
 
 @pytest.fixture
 def low_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The kernel's own, whatever others have raised and left so; theirs are back afterwards."""
-    monkeypatch.setattr(socket_buffer_sysctls, "RECORD", tmp_path / "sysctls")
+    monkeypatch.setattr(socket_buffer_sysctls, "RAISED_SYSCTLS_FILE", tmp_path / "sysctls")
     theirs = settings()
-    low = dict.fromkeys(WANTED, 212992)
+    low = dict.fromkeys(SYSCTL_BYTES_LEAST, 212992)
     put(low)
     yield settings()
     for name in (NAME, f"{NAME}b"):
         lab.down(name)
-    put(dict(zip(WANTED, map(int, theirs), strict=True)))
+    put(dict(zip(SYSCTL_BYTES_LEAST, map(int, theirs), strict=True)))
 
 
 def put(values: dict[str, int]) -> None:
@@ -194,8 +198,8 @@ def put(values: dict[str, int]) -> None:
 def test_settings_are_put_back_by_the_last(switch: str, low_settings: list[str]) -> None:
     for name in (NAME, f"{NAME}b"):
         lab.up(lab.Cluster(name=name, switch=switch))  # type: ignore[arg-type]
-    assert [int(one) for one in settings()] == list(WANTED.values())
+    assert [int(one) for one in settings()] == list(SYSCTL_BYTES_LEAST.values())
     lab.down(NAME)
-    assert [int(one) for one in settings()] == list(WANTED.values())
+    assert [int(one) for one in settings()] == list(SYSCTL_BYTES_LEAST.values())
     lab.down(f"{NAME}b")
     assert settings() == low_settings

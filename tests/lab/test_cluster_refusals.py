@@ -119,12 +119,12 @@ def test_missing_kernel_feature(
         def tc(self, *_: object) -> None:
             raise NetlinkError(95)
 
-    mirrors = linux_bridge.copy_to
+    mirrors = linux_bridge.add_mirror_filter
 
     def copy_to(_: object, *words: object) -> None:
         mirrors(Refusing(), *words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(linux_bridge, "copy_to", copy_to)
+    monkeypatch.setattr(linux_bridge, "add_mirror_filter", copy_to)
     assert "CONFIG_NET_SCH_INGRESS" in said(monkeypatch, capsys, "up", "--name", NAME)
     assert leftovers() == before
 

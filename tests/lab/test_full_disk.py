@@ -86,7 +86,7 @@ def test_steps_are_taken_while_nothing_of_them_can_be_written_down(
         assert written < STEPS and digests_at(run.trace, STEPS) is None, "not known, and no error"
         assert state.unwritten_lines >= STEPS - written
         assert not sum(stage.restarts for stage in state.stages)
-        assert sum(one.of(RECORDS_UNWRITTEN) for one in state.problems) == 2
+        assert sum(one.is_any_of(RECORDS_UNWRITTEN) for one in state.problems) == 2
         (disk / "filler").unlink()
         wait_until(lambda: bool(notes(run)), LIMIT_S, "events that go on")
         up.process.send_signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ from support.chain import Command, wait_until
 from support.veth import veth
 
 from flowcheck.stages.privilege import privilege_syscalls
-from flowcheck.stages.privilege.capture_capabilities import OF_INTERFACES
+from flowcheck.stages.privilege.capture_capabilities import INTERFACE_CAPABILITIES
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
@@ -94,7 +94,11 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
     assert len(users) == 1 and 0 not in users
     assert all(rights.no_new for rights in found.values())
     for name, rights in found.items():
-        own = privilege_syscalls.mask(OF_INTERFACES) if name.startswith("capture") else 0
+        own = (
+            privilege_syscalls.capability_mask(INTERFACE_CAPABILITIES)
+            if name.startswith("capture")
+            else 0
+        )
         sets = (rights.permitted, rights.effective, rights.inheritable, rights.ambient)
         assert set(sets) | {rights.bounding} == {own}, name
 

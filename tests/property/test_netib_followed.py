@@ -12,7 +12,7 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     ADAPTIVE_ROUTING,
     CLEAR_TO_SEND_LAYOUT,
     GROUPED_RECEIVES,
@@ -41,7 +41,7 @@ def follow(options: Options, folder: Path, shm: Path) -> Chain:
     if (
         not found
         and options.protocol == "LL128"
-        and any(why.of(*UNTOLD) for why in end.why.arguments["reasons"])
+        and any(why.is_any_of(*UNTOLD) for why in end.why.arguments["reasons"])
     ):
         return chain
     right = {step + 1: gradient_of(made.truth, step) for step in range(options.steps)}
@@ -130,9 +130,9 @@ def test_forms_of_the_transport_are_told_and_followed(name: str, tmp_path: Path,
     follow(options, tmp_path, shm)
     tape = read_capture_files(sorted(tmp_path.glob("*.pcap")))
     formats = read_stream(tape.flows, tape.messages).formats
-    told = [one for one in formats if one.of(entry)]
+    told = [one for one in formats if one.is_any_of(entry)]
     assert any(value in (None, *one.arguments.values()) for one in told), formats
-    assert any(one.of(ADAPTIVE_ROUTING) for one in formats) == (name == "adaptive")
+    assert any(one.is_any_of(ADAPTIVE_ROUTING) for one in formats) == (name == "adaptive")
 
 
 def test_the_older_order_of_ll128_is_refused_by_name(tmp_path: Path) -> None:

@@ -106,14 +106,14 @@ def test_frozen_parameters_are_told_by_the_stated_model(name: str, tmp_path: Pat
 def test_without_a_stated_model_the_key_to_state_is_named(name: str, tmp_path: Path) -> None:
     reading, *_ = read(CASES[name], tmp_path, None)
     assert reading.job is None
-    assert reading.why_not[0].of(FROZEN_OPEN), reading.why_not
+    assert reading.why_not[0].is_any_of(FROZEN_OPEN), reading.why_not
 
 
 def test_another_model_than_the_trainers_is_not_taken(tmp_path: Path) -> None:
     options = CASES["ll first"]
     other = stated(replace(options, frozen=((0, 7, 97),)))
     reading, *_ = read(options, tmp_path, other)
-    assert reading.job is None and reading.why_not[0].of(FROZEN_OPEN)
+    assert reading.job is None and reading.why_not[0].is_any_of(FROZEN_OPEN)
 
 
 def test_buffers_that_are_not_broadcast_are_not_looked_for(tmp_path: Path) -> None:

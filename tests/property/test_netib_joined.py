@@ -182,4 +182,4 @@ def test_joined_by_a_stated_model(name: str, tmp_path: Path, shm: Path) -> None:
     (tmp_path / "other").mkdir()
     found, why = joined(tmp_path / "other", shm / "other", files, other)
     assert not found and why is not None
-    assert any(one.of(NO_RING_FITS) for one in why.arguments["reasons"])
+    assert any(one.is_any_of(NO_RING_FITS) for one in why.arguments["reasons"])

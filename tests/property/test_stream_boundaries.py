@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
-from flowcheck.wire.traffic.stream_boundaries import READ_LEAST, up_to_pause
+from flowcheck.wire.traffic.stream_boundaries import READ_SHARE_LEAST, up_to_pause
 
 FLOW = FlowKey(source="10.0.0.1", destination="10.0.0.2", dest_qp=7, incarnation=0)
 
@@ -31,8 +31,8 @@ def test_a_beginning_of_at_least_half_that_ends_at_the_last_long_pause(
     shuffled = sorted(messages, key=lambda _: random.random())  # type: ignore[attr-defined]
     found = up_to_pause(shuffled)
     assert found == messages[: len(found)]
-    assert len(found) >= max(1, int(len(messages) * READ_LEAST))
-    later = pauses_ns[max(1, int(len(messages) * READ_LEAST)) :]
+    assert len(found) >= max(1, int(len(messages) * READ_SHARE_LEAST))
+    later = pauses_ns[max(1, int(len(messages) * READ_SHARE_LEAST)) :]
     if len(found) < len(messages):
         behind = pauses_ns[len(found)]
         assert 2 * behind >= max(later)

@@ -10,7 +10,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
 from flowcheck.lab.cluster.cluster_spec import Cluster
-from flowcheck.lab.cluster.network_namespaces import inside
+from flowcheck.lab.cluster.network_namespaces import in_namespace
 
 ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
@@ -26,10 +26,10 @@ class Tap:
 
     def __init__(self, namespace: str) -> None:
         # RoCE's port is taken, so that the kernel answers no frame with ICMP.
-        with inside(namespace):
+        with in_namespace(namespace):
             self._taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._taken.bind(("", ROCE_PORT))
-        with inside(namespace):
+        with in_namespace(namespace):
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
         self.socket.bind(("eth0", ETH_P_ALL))

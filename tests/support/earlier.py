@@ -25,7 +25,7 @@ from support.lives import Both, Deaths, Killed
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.job_state.job_incarnation import read_record, update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import read_record, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,

@@ -82,7 +82,7 @@ class Scene:
     def take_whole_steps(self, generations: ShardGenerations) -> int:
         """The updater's part: copies whole steps, in order, then says so."""
         count = 0
-        generations.finished()
+        generations.newly_complete()
         while True:
             step = self.shard.applied_iteration + 1
             generation = self.shard.generation_of(step)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import extract_part_of, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,

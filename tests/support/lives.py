@@ -53,7 +53,7 @@ class Deaths:
 
         def looked(*words: Any, **named: Any) -> int:
             found = look(*words, **named)
-            self.begun = self.begun or words[0].proved
+            self.begun = self.begun or words[0].successor_proved
             return found
 
         monkeypatch.setattr(JobRestart, "check_new_flows", looked)

@@ -68,7 +68,9 @@ def healthy_server(tmp_path: Path) -> Path:
 
 
 def by_name(root: Path, need_bytes: int = GIB) -> dict[str, MachineCheck]:
-    return {check.name: check for check in doctor_command.checks(root=root, need_bytes=need_bytes)}
+    return {
+        check.name: check for check in doctor_command.all_checks(root=root, need_bytes=need_bytes)
+    }
 
 
 def interface(root: Path, address: str, name: str, *, up: bool = True) -> None:

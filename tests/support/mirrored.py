@@ -15,7 +15,7 @@ from pathlib import Path
 from support.cabling import Tap, roce_frame
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.network_namespaces import inside
+from flowcheck.lab.cluster.network_namespaces import in_namespace
 from tests.unit.test_cli import flowcheck
 
 QUIET_S = 0.0005
@@ -32,7 +32,7 @@ class Switch:
 
     def verb(self, verb: str, *words: str) -> tuple[int, dict[str, object], str]:
         """Exit code, the answer of --json, standard error."""
-        with inside(self.cluster.switch_namespace):
+        with in_namespace(self.cluster.switch_namespace):
             code, out, err = flowcheck(*self._command(verb, *words), "--json")
         return code, json.loads(out) if out.startswith("{") else {}, err
 

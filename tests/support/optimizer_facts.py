@@ -48,7 +48,7 @@ from flowcheck.replica.state_file.state_file import place_sections
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.vault.checkpoint_formats import dcp_format
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
-from flowcheck.vault.trainer_checkpoint.step_counters import keeps_nothing
+from flowcheck.vault.trainer_checkpoint.step_counters import is_stateless
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
 
@@ -170,7 +170,7 @@ WORDS_THEN = {
 
 def recorded_as(right: Finding) -> str:
     """A finding as it was recorded: its code, or the sentence of one that had no code."""
-    if not right.of(*RECORDED_AS_TEXT):
+    if not right.is_any_of(*RECORDED_AS_TEXT):
         return right.code
     text = str(right)
     for now, then in WORDS_THEN.get(right.code, ()):
@@ -187,7 +187,7 @@ def tried(call: Callable[[], object]) -> Any:
         return f"ConfigError: {error.key} = {error.value!r}: {recorded_as(error.right)}"
     except FlowCheckError as error:
         found = error.finding
-        return f"{type(error).__name__}: {error if found.of(ERROR_TEXT) else found.code}"
+        return f"{type(error).__name__}: {error if found.is_any_of(ERROR_TEXT) else found.code}"
 
 
 class Facts:
@@ -312,7 +312,7 @@ class Facts:
             str(number): {name: float(value.float().sum()) for name, value in state.items()}
             for number, state in whole.trainer_state.optimizer["state"].items()
         }
-        return [missing, states, keeps_nothing(own.state_dict())]
+        return [missing, states, is_stateless(own.state_dict())]
 
 
 def stepped(path: Path, name: str, more: dict[str, Any], steps: int) -> str:
@@ -350,7 +350,7 @@ def begun_files(folder: Path) -> dict[str, str]:
 def facts() -> dict[str, dict[str, Any]]:
     """{optimizer and setting: {what: how it is}}, as on a CPU whose arithmetic C knows."""
     with (
-        patch.object(c_kernel_args, "fuses", lambda: True),
+        patch.object(c_kernel_args, "cpu_kernels_use_fma", lambda: True),
         patch.object(c_kernel_args, "square_root_kind", lambda: 0),
     ):
         return {key: Facts(config, dtype).all() for key, config, dtype in configs()}

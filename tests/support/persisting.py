@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import OptimizerConfig, PersistConfig, load_job
-from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.checkpointing.pinned_steps import PinnedStep
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist.saver import Saver
 from flowcheck.vault.persist.storage_target import open_target
@@ -98,7 +98,7 @@ def run_with_replica(root: Path, memory: Path, job_file: str, elements: int = 10
         f'run = "{root}"\n[[source]]\ninterface = "none0"\n[ring]\nslots = 64\n[staging]\n'
         "size_bytes = 1_048_576\n[optimizer]\nname = 'adamw'\nlearning_rate = 0.1\n" + job_file
     )
-    run, _ = create(load_job(path), root)
+    run, _ = create_run(load_job(path), root)
     learn(run, elements)
     return run
 
@@ -113,8 +113,8 @@ def learn(run: RunDir, elements: int) -> None:
     run.learned_job.write_bytes(encode_job(job))
     layout = Layout.of_shapes([(elements,)])
     weights = np.linspace(-1, 1, elements).astype(np.float32)
-    Replica.create(run.replica, layout, optimizer_in(run), weights, keep_bytes=1 << 20).close()
+    Replica.create(run.replica, layout, optimizer_of_run(run), weights, keep_bytes=1 << 20).close()
 
 
 def replica_of(run: RunDir) -> Replica:
-    return Replica.open(run.replica, optimizer_in(run))
+    return Replica.open(run.replica, optimizer_of_run(run))

@@ -48,10 +48,10 @@ def words(chosen: MirrorPlan) -> list[str]:
 
 def shown(chosen: MirrorPlan, port: str) -> set[int]:
     """Chunks of the first ring that pass a port:direction."""
-    want = chosen.sought.wants[0]
+    want = chosen.coverage_problem.goals[0]
     tap = next(
         tap
-        for tap in chosen.sought.taps
+        for tap in chosen.coverage_problem.taps
         if any(f"{pair.port}:{pair.direction}" == port for pair in tap.pairs)
     )
     bits = tap.shows[want.name]

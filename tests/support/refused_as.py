@@ -74,8 +74,8 @@ def _is_like(path: tuple[Finding, ...], wanted: Wanted) -> bool:
     if isinstance(wanted, Finding):
         return path[-1] == wanted
     if isinstance(wanted, Like):
-        return path[-1].of(wanted.entry) and _all_held(path, wanted.arguments)
-    return path[-1].of(wanted)
+        return path[-1].is_any_of(wanted.entry) and _all_held(path, wanted.arguments)
+    return path[-1].is_any_of(wanted)
 
 
 def _all_held(path: tuple[Finding, ...], arguments: dict[str, object]) -> bool:

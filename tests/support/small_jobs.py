@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flowcheck.errors import ConfigError
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import rings_of
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
-from flowcheck.ops.mirror_ports.cluster_layout.layout_file import topology_from
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import layout_from_toml
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
 from flowcheck.ops.mirror_ports.search.branch_and_bound import MOST_STEPS
 from flowcheck.ops.mirror_ports.search.chunk_coverage import coverage_problem
@@ -95,7 +95,7 @@ def chosen(job: Small, most_steps: int = MOST_STEPS) -> PortChoice | None:
         {"switch": f"leaf{switch}", "port": f"m{n}", "gbps": gbps, "machine": machine}
         for n, (switch, gbps, machine) in enumerate(job.monitors)
     ]
-    topology = topology_from(
+    topology = layout_from_toml(
         {"nodes": job.nodes, "gpus": job.gpus, "tp": job.tp, "cable": cables, "monitor": monitors}
     )
     plugs = nic_cabling(topology)

@@ -13,7 +13,7 @@ from typing import cast
 
 from flowcheck.lab import cluster
 from flowcheck.lab.job_run.hang_detection import HangDetector
-from flowcheck.lab.job_run.torchrun_trainers import ALWAYS, Trainers
+from flowcheck.lab.job_run.torchrun_trainers import TRAINER_ENVIRONMENT, Trainers
 
 LOOK_S = 0.1
 SCRIPTS = Path(__file__).resolve().parents[1] / "lab" / "scripts"
@@ -39,7 +39,7 @@ class Ranks:
                     cluster.run_in(
                         hosts.host_namespace(rank),
                         command,
-                        env={**os.environ, **ALWAYS, **environment, **told},
+                        env={**os.environ, **TRAINER_ENVIRONMENT, **environment, **told},
                         stdout=out,
                         stderr=subprocess.STDOUT,
                     )

@@ -15,11 +15,11 @@ from support.port_layouts import choose, layout, words
 from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.catalog.plan_differences import NO_ALL_REDUCE
-from flowcheck.findings.catalog.refused_job_files import ALGORITHM_NOT_FOLLOWED, NOT_A_LEARNED_JOB
+from flowcheck.findings.catalog.plan_figures import NO_ALL_REDUCE
+from flowcheck.findings.catalog.refused_files import ALGORITHM_NOT_FOLLOWED, NOT_A_LEARNED_JOB
 from flowcheck.findings.catalog.refused_layouts import ONE_OF
 from flowcheck.ops.analysis.analyze_command import as_dict
-from flowcheck.ops.analysis.communicator_text import explain
+from flowcheck.ops.analysis.communicator_text import communicator_lines
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -184,7 +184,7 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
     for mine, theirs in zip(compile_flow_plans(job), compile_flow_plans(by_trees), strict=True):
         assert mine.each.sends.tobytes() == theirs.each.sends.tobytes()
         assert mine.each.segments.tobytes() == theirs.each.segments.tobytes()
-    told = "\n".join(explain(summarize_learned_job(job)))
+    told = "\n".join(communicator_lines(summarize_learned_job(job)))
     assert "made-up ones" in told and "trees" not in told
     plan = choose(tmp_path, layout(nodes=2, algorithm="pat"))
     assert words(plan) == ["Ethernet1:rx", "Ethernet1:tx"]

@@ -12,13 +12,13 @@ from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.catalog.job_selection_reasons import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB
 from flowcheck.findings.catalog.refused_settings import HOST_ADDRESS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
-from flowcheck.ops.job_setup.runnable_job import job_to_run
-from flowcheck.ops.restore.multi_job_restore import right_number
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
+from flowcheck.ops.restore.multi_job_restore import template_count_finding
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.job_selection import JobSelector, select_job
 from flowcheck.wire.learn import Reading
@@ -45,9 +45,9 @@ def test_a_log_of_another_job_is_told_wherever_it_is_named(
     log, job = tmp_path / "rank0.log", tmp_path / "job.toml"
     log.write_text(RINGS)
     job.write_text(f'nccl_log = "{log}"\n{SGD}')
-    [by_file] = hints_from_job_file(job, [capture]).unlike(reading)
+    [by_file] = hints_from_job_file(job, [capture]).contradictions(reading)
     assert by_file == ANOTHER_JOB(logged=(4,), seen=(2,))
-    assert hints_from_options(None, log).unlike(reading) == [by_file]
+    assert hints_from_options(None, log).contradictions(reading) == [by_file]
 
 
 def test_hosts_that_no_job_uses_are_told_with_those_seen(
@@ -55,13 +55,13 @@ def test_hosts_that_no_job_uses_are_told_with_those_seen(
 ) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'hosts = ["10.9.9.9"]\n{SGD}')
-    [told] = hints_from_job_file(job, [capture]).unlike(reading)
+    [told] = hints_from_job_file(job, [capture]).contradictions(reading)
     seen = ("fe80::a00:1", "fe80::a00:2")
     assert told == HOSTS_NOT_USED(
         hosts=("10.9.9.9",), job=ONLY_JOB(), addresses=seen, missing=("10.9.9.9",)
     )
     job.write_text(f'{SGD}[[job]]\nhosts = ["FE80:0::A00:1"]\n')
-    assert not hints_from_job_file(job, [capture]).unlike(reading)
+    assert not hints_from_job_file(job, [capture]).contradictions(reading)
 
 
 def test_a_job_with_other_hosts_than_stated_is_not_followed_and_both_are_named(
@@ -83,7 +83,7 @@ def test_hosts_are_addresses(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[source]]\ninterface = "m0"\n{SGD}[[job]]\nhosts = ["node1"]\n')
     with refused_as(HOST_ADDRESS, kind=ConfigError, key="job.hosts", value="'node1'"):
-        job_to_run(job)
+        load_checked_job(job)
 
 
 def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
@@ -103,4 +103,4 @@ def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
     ],
 )
 def test_templates_are_counted_in_words(given: int, jobs: int, told: str) -> None:
-    assert str(right_number(given, jobs)) == told
+    assert str(template_count_finding(given, jobs)) == told

@@ -11,7 +11,7 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 from torch.distributed.checkpoint import FileSystemReader
 
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.vault.checkpoint_formats import torch_save_archive
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write

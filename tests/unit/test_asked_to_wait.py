@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowcheck.vault.download.download_source import WAIT_MAX_S, WAIT_MIN_S, wait_s
+from flowcheck.vault.download.download_source import WAIT_MAX_S, WAIT_MIN_S, retry_after_s
 
 STATED = (
     *("3", "0", "-1", "nan", "inf", "1e999", "9" * 5000, "", "\0", "soon"),
@@ -33,4 +33,4 @@ def _zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.mark.usefixtures("_zone")
 @pytest.mark.parametrize("stated", STATED)
 def test_a_wait_is_within_bounds(stated: str) -> None:
-    assert WAIT_MIN_S <= wait_s(stated) <= WAIT_MAX_S
+    assert WAIT_MIN_S <= retry_after_s(stated) <= WAIT_MAX_S

@@ -173,15 +173,15 @@ def test_what_this_machine_needs_is_not_taken(
     before = kernel.files()
     assert nic(kernel, "bind", NIC) == 2
     assert str(why) in capsys.readouterr().err
-    assert why in device_in_use.needed_for(kernel, NIC, {})
+    assert why in device_in_use.uses_of_device(kernel, NIC, {})
     assert kernel.files() == before
 
 
 def test_the_way_of_the_ssh_session_is_not_taken(kernel: Kernel) -> None:
     kernel.answers["ip -o route get 10.9.8.7"] = "10.9.8.7 via 10.0.0.1 dev cap0 src 10.0.0.2"
     ssh = {"SSH_CONNECTION": "10.9.8.7 52144 10.0.0.2 22"}
-    assert device_in_use.needed_for(kernel, NIC, ssh) == [SSH_SESSION("cap0")]
-    assert device_in_use.needed_for(kernel, NIC, {}) == []
+    assert device_in_use.uses_of_device(kernel, NIC, ssh) == [SSH_SESSION("cap0")]
+    assert device_in_use.uses_of_device(kernel, NIC, {}) == []
 
 
 def test_a_device_in_use_is_not_pulled_from_under_its_process(kernel: Kernel) -> None:

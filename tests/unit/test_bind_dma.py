@@ -40,14 +40,14 @@ def test_an_accelerator_of_somebody_else_s_or_in_use_is_left_alone(tmp_path: Pat
     kernel = Kernel(tmp_path)
     kernel.accelerator(queues=2, engines=2)
     with refused_as(ENGINE_QUEUES, kind=ConfigError, most=2, key="queues"):
-        dsa_queues.reserve(kernel, "dsa0", 3)
-    dsa_queues.reserve(kernel, "dsa0", 1)
+        dsa_queues.reserve_queues(kernel, "dsa0", 3)
+    dsa_queues.reserve_queues(kernel, "dsa0", 1)
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/clients", "1")
     with refused_as(QUEUE_IN_USE, kind=ConfigError, queue="wq0.0"):
         dsa_queues.undo(kernel, "dsa0")
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/name", "storage")
     with refused_as(ENGINE_IN_USE, kind=ConfigError):
-        dsa_queues.reserve(kernel, "dsa0", 1)
+        dsa_queues.reserve_queues(kernel, "dsa0", 1)
 
 
 def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> No
     before = kernel.files()
     kernel.broken.add(f"{DSA}/drivers/user/bind")
     with refused_as(ERROR_TEXT, text=re.compile("user/bind")):
-        dsa_queues.reserve(kernel, "dsa0", 2)
+        dsa_queues.reserve_queues(kernel, "dsa0", 2)
     assert kernel.files() == before
 
 

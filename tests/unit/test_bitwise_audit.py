@@ -111,7 +111,7 @@ def test_an_optimizer_that_keeps_nothing_tells_no_step(
     values = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
     Replica.create(run.replica, layout, settings, values).close()
     monkeypatch.setattr(RunDir, "settings", lambda _: None)
-    monkeypatch.setattr(verb, "optimizer_in", lambda _: settings)
+    monkeypatch.setattr(verb, "optimizer_of_run", lambda _: settings)
     with refused_as(STEP_UNKNOWN):
-        verb.template_of(run, tmp_path / "a.pt")
-    assert verb.template_of(run, tmp_path / "a.pt", 0).step == 0
+        verb.read_checkpoint_template(run, tmp_path / "a.pt")
+    assert verb.read_checkpoint_template(run, tmp_path / "a.pt", 0).step == 0

@@ -185,9 +185,9 @@ def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
     run.learned_folder.mkdir(parents=True)
     run.learned_job.write_bytes(b"the job")
     with refused_as(LEARNED_MISSING, kind=ConfigError, value=re.compile(r"weights\.bin")):
-        chain_runner.create(config, run.root)
+        chain_runner.create_run(config, run.root)
     run.weights.write_bytes(b"its weights")
-    made, _ = chain_runner.create(config, run.root)
+    made, _ = chain_runner.create_run(config, run.root)
     assert (made.learned_job.read_bytes(), made.weights.read_bytes()) == (
         b"the job",
         b"its weights",

@@ -12,11 +12,11 @@ from support.lifecycle import follow, give_verdict, offer
 from test_node_ranks import stream_of
 
 from flowcheck.findings.catalog.chain_processes import STARTED_BY
-from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor
+from flowcheck.stages.extraction.job_restart import INCARNATIONS_KEPT, promote_successor
 from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation, RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import MOST_NOTES, OperatorNotes
+from flowcheck.stages.supervisor.chain_progress import MOST_NOTES, OperatorNotes
 from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.verdict.collect import parcels_left
@@ -40,7 +40,7 @@ def test_of_many_lives_the_last_ones_are_on_file(tmp_path: Path) -> None:
     run.learned_folder.mkdir()
     for file in (run.learned_job, run.weights):
         file.write_bytes(b"1")
-    lives = LIVES_KEPT + 4
+    lives = INCARNATIONS_KEPT + 4
     shard: Any = SimpleNamespace(clear=lambda: None)
     follow(run, Incarnation())
     for number in range(1, lives + 1):
@@ -51,7 +51,7 @@ def test_of_many_lives_the_last_ones_are_on_file(tmp_path: Path) -> None:
         lifecycle = ExtractLifecycle(run, [].append, awaits_base=False)
         promote_successor(lifecycle, verdict, shard)
     kept = sorted(int(path.name) for path in run.learned_folder.iterdir() if path.is_dir())
-    assert kept == list(range(lives - LIVES_KEPT + 1, lives + 1))
+    assert kept == list(range(lives - INCARNATIONS_KEPT + 1, lives + 1))
     assert run.learned_job.read_bytes() == str(lives + 1).encode()
     assert (run.history(lives) / run.learned_job.name).read_bytes() == str(lives).encode()
 

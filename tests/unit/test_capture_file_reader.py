@@ -16,7 +16,7 @@ from support.netib import Options, generate
 
 from flowcheck.errors import CaptureError
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.plane.mirror_merge.mirror_point_merge import merge
+from flowcheck.plane.mirror_merge.mirror_point_merge import merge_message
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 ADDSTEP = "allreduce_addstep.pcapng"
@@ -119,7 +119,7 @@ def test_two_mirror_points_that_lost_different_frames_make_one_whole(
 def test_merged_messages_fill_each_others_gaps_and_count_contradictions() -> None:
     one = seen([1, 2, 3, 0, 0, 0], ((3, 6),))
     other = seen([0, 2, 9, 4, 0, 0], ((0, 1), (4, 6)), number=7)
-    both, differ = merge(one, other)
+    both, differ = merge_message(one, other)
     assert both.payload.tolist() == [1, 2, 3, 4, 0, 0]
     assert both.missing == ((4, 6),)
     assert both.number == 7
@@ -127,7 +127,7 @@ def test_merged_messages_fill_each_others_gaps_and_count_contradictions() -> Non
 
 
 def test_length_of_a_message_with_its_start_beats_an_inferred_one() -> None:
-    both, _ = merge(seen([1, 2], length_inferred=True), seen([1, 2, 3]))
+    both, _ = merge_message(seen([1, 2], length_inferred=True), seen([1, 2, 3]))
     assert both.wire_bytes == 3
 
 

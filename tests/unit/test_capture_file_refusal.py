@@ -46,7 +46,7 @@ def test_the_command_unpacks_a_compressed_capture_and_overwrites_nothing(
     path = tmp_path / name
     path.write_bytes(pack(CAPTURE))  # type: ignore[operator]
     found = refused(path)
-    assert found.of(problems.IS_COMPRESSED) and found.arguments["program"] == program
+    assert found.is_any_of(problems.IS_COMPRESSED) and found.arguments["program"] == program
     subprocess.run(str(found.arguments["command"]), shell=True, check=True, timeout=30)
     (unpacked,) = set(tmp_path.iterdir()) - {path}
     assert path.exists() and unpacked.suffix == ".pcap"
@@ -59,7 +59,7 @@ def test_an_archive_is_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("job.pcap", CAPTURE)
     found = refused(path)
-    assert found.of(problems.IS_COMPRESSED) and found.arguments["program"] == "zip"
+    assert found.is_any_of(problems.IS_COMPRESSED) and found.arguments["program"] == "zip"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_no_capture_is_named_with_what_to_do(
     path = tmp_path / "f"
     path.write_bytes(content)
     found = refused(path)
-    assert found.of(entry) and words in str(found) and str(path) in str(found)
+    assert found.is_any_of(entry) and words in str(found) and str(path) in str(found)
     assert not re.search(r"\(E[A-Z]{3,}\)|Invalid argument|Bad message", str(found))
 
 
@@ -92,7 +92,7 @@ def test_an_interface_of_pcapng_that_is_not_ethernet_is_no_tear(tmp_path: Path, 
     interface = struct.pack("<IIHHII", 1, 20, link, 0, 65535, 20)
     path = tmp_path / "any.pcapng"
     path.write_bytes(section + interface)
-    assert refused(path).of(problems.OTHER_LINK_TYPE)
+    assert refused(path).is_any_of(problems.OTHER_LINK_TYPE)
     with PcapSource(path) as source:
         for _ in range(2):  # not the end of the file, at a second look either
             with refused_as(problems.OTHER_LINK_TYPE, kind=CaptureError, number=link):
@@ -103,7 +103,7 @@ def test_a_torn_capture_is_read_after_the_cut_that_its_sentence_states(tmp_path:
     path = tmp_path / "torn.pcap"
     path.write_bytes(CAPTURE[:-7])
     found = refused(path)
-    assert found.of(problems.IS_TORN)
+    assert found.is_any_of(problems.IS_TORN)
     byte, frames = found.arguments["byte"], found.arguments["frames"]
     assert (byte, frames) == (len(HEADER) + (FRAMES - 1) * len(RECORD), FRAMES - 1)
     assert f"head -c {byte} {path}" in str(found)
@@ -116,4 +116,4 @@ def test_a_missing_capture_is_told_with_those_that_are_there(tmp_path: Path) -> 
     for name in ("b.pcap", "a.pcapng", "notes.txt"):
         (tmp_path / name).touch()
     found = refused(tmp_path / "c.pcap")
-    assert found.of(problems.IS_MISSING) and found.arguments["there"] == "a.pcapng, b.pcap"
+    assert found.is_any_of(problems.IS_MISSING) and found.arguments["there"] == "a.pcapng, b.pcap"

@@ -20,7 +20,7 @@ from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_co
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.refused_user_code import OF_A_CHECKPOINT, OF_ANOTHER_USER
 from flowcheck.findings.catalog.unloadable_checkpoints import CODE_WITHOUT_GROUPS
-from flowcheck.ops.restore.step_lookup import CodeApproval, from_checkpoint
+from flowcheck.ops.restore.step_lookup import CodeApproval, step_in_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, encode_manifest, load_manifest
@@ -114,7 +114,7 @@ def test_what_somebody_elses_checkpoint_names_is_never_run(
     tried("restore", "--checkpoint", folder, "--format", form, "--like", out, "--out", out / "b")
     flowcheck.load(folder)
     with refused_as(OF_A_CHECKPOINT, kind=ConfigError):
-        trainer_state(from_checkpoint(folder).snapshot)
+        trainer_state(step_in_checkpoint(folder).snapshot)
     assert not ran.exists()
 
 
@@ -126,9 +126,9 @@ def test_a_step_is_given_as_it_was_written_where_its_code_is_not_run(
     script = f"{tmp_path}/train.py"
     rule = schedule(tmp_path) if key == "schedule" else OptimizerConfig(factory=f"{script}:make")
     folder = kept(tmp_path, rule)
-    worked_out = trainer_state(from_checkpoint(folder, by=CodeApproval((rule,))).snapshot)
+    worked_out = trainer_state(step_in_checkpoint(folder, by=CodeApproval((rule,))).snapshot)
     ran.unlink()
-    found = from_checkpoint(folder)
+    found = step_in_checkpoint(folder)
     assert found.stored_state is not None and not ran.exists()
     plain = replace(found.stored_state, model={}, optimizer=None, masters=None, averages=None)
     assert plain == replace(worked_out, model={}, optimizer=None, masters=None, averages=None)
@@ -187,7 +187,7 @@ def test_a_checkpoint_of_before_groups_were_written_says_what_to_do(
     (folder / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(manifest, plain={})))
     told_of(folder, schedule=f"{tmp_path}/train.py:halves")
     with refused_as(CODE_WITHOUT_GROUPS):
-        from_checkpoint(folder)
+        step_in_checkpoint(folder)
     assert not ran.exists()
 
 

@@ -282,7 +282,7 @@ def test_down_of_a_run_that_is_down_is_no_error(tmp_path: Path) -> None:
         ring=RingConfig(slots=64, slot_bytes=256),
         staging=StagingConfig(size_bytes=1 << 20),
     )
-    run, _ = chain_runner.create(config, tmp_path / "run")
+    run, _ = chain_runner.create_run(config, tmp_path / "run")
     run.pids.joinpath("supervisor").unlink()
     told = []
     for _ in range(3):

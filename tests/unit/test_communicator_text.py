@@ -15,7 +15,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
     write_pcap,
 )
 from flowcheck.ops.analysis.communicator_summary import CommunicatorSummary, summarize_communicators
-from flowcheck.ops.analysis.communicator_text import explain, ring_order
+from flowcheck.ops.analysis.communicator_text import communicator_lines, ring_order
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Collective, Reading, read_stream
 
@@ -102,7 +102,9 @@ def test_connections_hold_what_the_flows_do(traffic: SyntheticTraffic, tmp_path:
 def test_the_words_say_ring_mix_and_what_to_mirror(
     traffic: SyntheticTraffic, tmp_path: Path
 ) -> None:
-    lines = explain(summarize_communicators(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))))
+    lines = communicator_lines(
+        summarize_communicators(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx")))
+    )
     assert lines[0].startswith("Communicator 0: a ring of 4 ranks, 2 channels, NCCL 2.23")
     text = "\n".join(lines)
     assert "ring    0 fe80::a00:1 -> 1 fe80::a00:2 -> 2 ? -> 3 fe80::a00:4 -> 0" in text
@@ -115,7 +117,7 @@ def test_a_point_to_point_send_is_of_no_ring(tmp_path: Path) -> None:
     found = summarize_communicators(read(make_traffic(job), 0, "tx", tmp_path)[0])
     assert [one.ring for one in found] == [True, False]
     assert found[1].coverage is None
-    assert any("point-to-point" in line for line in explain(found))
+    assert any("point-to-point" in line for line in communicator_lines(found))
 
 
 def test_a_long_ring_names_only_whom_a_mirror_saw() -> None:

@@ -8,8 +8,8 @@ import pytest
 from support.netib import Options, generate
 from support.staged import Chain, played
 
-from flowcheck.findings.catalog import foreign_frames
-from flowcheck.findings.catalog.foreign_frames import ENCRYPTED
+from flowcheck.findings.catalog import non_nccl_frames
+from flowcheck.findings.catalog.non_nccl_frames import ENCRYPTED
 from flowcheck.messages import Drained
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
@@ -36,23 +36,23 @@ def test_encrypted_frames_are_named_and_give_no_tensor(
 def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:
     told = non_nccl_reasons({"tcp": 40, "send": 900, "read": 80, "arp": 3, "write": 0})
     assert told == (
-        foreign_frames.SENDS(900),
-        foreign_frames.READS(80),
-        foreign_frames.TCP(40),
+        non_nccl_frames.SENDS(900),
+        non_nccl_frames.READS(80),
+        non_nccl_frames.TCP(40),
     )
 
 
 def test_a_launchers_few_frames_are_no_sockets_of_nccl_while_more_may_come() -> None:
     [told] = non_nccl_reasons({"tcp": 300, "arp": 3}, goes_on=True)
-    assert told == foreign_frames.TCP_SO_FAR(300)
+    assert told == non_nccl_frames.TCP_SO_FAR(300)
     [told] = non_nccl_reasons({"tcp": 60_000, "arp": 3}, goes_on=True)
-    assert told == foreign_frames.TCP(60_000)
+    assert told == non_nccl_frames.TCP(60_000)
 
 
 def test_beside_writes_only_many_encrypted_frames_are_worth_a_word() -> None:
     assert not non_nccl_reasons({"write": 100_000, "tcp": 9000, "encrypted": 10})
     assert non_nccl_reasons({"write": 100_000, "encrypted": 9000}) == (
-        foreign_frames.ENCRYPTED(9000),
+        non_nccl_frames.ENCRYPTED(9000),
     )
 
 

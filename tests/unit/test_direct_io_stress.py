@@ -22,7 +22,7 @@ from flowcheck.ops.restore.step_lookup import found_step
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import direct_io, sha256
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import Crc
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 
@@ -107,7 +107,7 @@ def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_
     tmp_path: Path, form: str, of: str
 ) -> None:
     step = step_before()
-    kept = checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
+    kept = checkpoint_save.save_trainer_state(step.trainer_state, tmp_path / "kept", step.layout)
     file = kept / f"{of}.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16

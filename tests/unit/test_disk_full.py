@@ -76,7 +76,7 @@ def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the
     there = len(path.read_bytes().splitlines())
     assert 0 < there < 20 and room.lines == 20 - there
     assert said == [RECORDS_UNWRITTEN(file=path, error="No space left on device")] == [*room.full]
-    assert not room.look()
+    assert not room.note_room_again()
     (disk / "filler").unlink()
     assert room.append(b'{"kind":"stop"}') and not room.full and len(said) == 2
     told = [read_event(own) for own in path.read_bytes().splitlines()]
@@ -95,13 +95,15 @@ def test_what_a_stage_lacks_is_counted_with_it_and_its_end_is_an_event(tmp_path:
 
     for _ in range(3):
         assert not own.attempt(full)
-        lines, why = own.news() or (0, None)
-        assert room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why)) is None
-    assert own.news() is None and own.attempt(lambda: None)
-    lines, why = own.news() or (-1, RECORDS_UNWRITTEN(file="", error=""))
-    event = room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why))
+        lines, why = own.changes() or (0, None)
+        assert (
+            room.count_unwritten(Told(stage="update", file="steps", lines=lines, full=why)) is None
+        )
+    assert own.changes() is None and own.attempt(lambda: None)
+    lines, why = own.changes() or (-1, RECORDS_UNWRITTEN(file="", error=""))
+    event = room.count_unwritten(Told(stage="update", file="steps", lines=lines, full=why))
     assert event is not None and (event.count, room.lines, room.full) == (3, 3, ())
-    assert len(said) == 2 and own.news() is None
+    assert len(said) == 2 and own.changes() is None
     with pytest.raises(PermissionError):
         own.attempt(lambda: (_ for _ in ()).throw(PermissionError(errno.EPERM, "no")))
 
@@ -185,8 +187,8 @@ def test_a_file_system_without_an_inode_is_not_told_to_be_short_of_bytes(disk: P
     with pytest.raises(OSError, match="space") as caught:
         write_atomically(disk / "one", b"x")
     found = file_error_finding(caught.value)
-    assert found.of(NO_INODE_AT) and found.arguments["path"] == str(disk / "one")
-    assert found.arguments["free_mib"] == 7 and not found.of(NO_ROOM_AT)
+    assert found.is_any_of(NO_INODE_AT) and found.arguments["path"] == str(disk / "one")
+    assert found.arguments["free_mib"] == 7 and not found.is_any_of(NO_ROOM_AT)
 
 
 def test_an_error_of_a_file_stands_in_a_finding_without_its_number() -> None:

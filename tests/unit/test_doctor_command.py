@@ -95,7 +95,7 @@ def test_memory_short_of_the_need_fails(healthy: Path) -> None:
 
 
 def test_an_empty_machine_is_a_report_and_not_a_crash(tmp_path: Path) -> None:
-    found = {check.name: check for check in doctor_command.checks(root=tmp_path)}
+    found = {check.name: check for check in doctor_command.all_checks(root=tmp_path)}
     assert found["/dev/shm"].level == "fail"
     assert found["memory"].level == "fail"
     assert str(found["cpu"].found) == "avx2 no, pclmulqdq no, avx512f no"
@@ -127,7 +127,7 @@ def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path)
     (folder / "librte_net_torn.so").write_bytes(good[: len(good) // 3])
     (folder / "librte_net_text.so").write_text("no shared object")
     driver_file(folder, "net_odd", '{"name": "x", "pci_ids": [[1, 2]]}')
-    assert {driver.library for driver in installed_dpdk_drivers.installed([folder])} == {
+    assert {driver.library for driver in installed_dpdk_drivers.installed_drivers([folder])} == {
         "net_ice",
         "dma_idxd",
     }
@@ -135,7 +135,7 @@ def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path)
 
 @pytest.mark.skipif(shutil.which("strings") is None, reason="strings (binutils) is not installed")
 def test_real_drivers_are_read_as_strings_reads_them() -> None:
-    folders = installed_dpdk_drivers.folders(Path("/"))
+    folders = installed_dpdk_drivers.driver_folders(Path("/"))
     if not folders:
         pytest.skip("no DPDK drivers are installed")
     expected = set()
@@ -145,7 +145,8 @@ def test_real_drivers_are_read_as_strings_reads_them() -> None:
             told = json.loads(line)
             expected.add((told["name"], tuple(map(tuple, told["pci_ids"]))))
     found = {
-        (driver.name, driver.pci_ids) for driver in installed_dpdk_drivers.installed(folders[:1])
+        (driver.name, driver.pci_ids)
+        for driver in installed_dpdk_drivers.installed_drivers(folders[:1])
     }
     assert found == expected
     assert len(found) > 10
@@ -199,7 +200,7 @@ def test_the_table_reads_as_before_findings(
 ) -> None:
     put(healthy / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "12\n")
     checks = list(by_name(healthy).values())
-    monkeypatch.setattr(doctor_command, "checks", lambda **_: checks)
+    monkeypatch.setattr(doctor_command, "all_checks", lambda **_: checks)
     monkeypatch.setenv("COLUMNS", "200")
     assert doctor_command.run() == int(any(check.level == "fail" for check in checks))
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]

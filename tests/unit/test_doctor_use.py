@@ -141,7 +141,7 @@ def ask():
 thread = threading.Thread(target=ask)
 thread.start()
 thread.join()
-print(got[0], machine_checks.real_time(Path("/")).level == "ok")
+print(got[0], machine_checks.check_real_time(Path("/")).level == "ok")
 """
 
 

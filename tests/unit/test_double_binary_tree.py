@@ -21,7 +21,7 @@ from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of
 from flowcheck.wire.collectives.chunk_partition import Launch
-from flowcheck.wire.collectives.double_binary_tree import parents, stands_before, tree_chunks
+from flowcheck.wire.collectives.double_binary_tree import stands_before, tree_chunks, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, era_of
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.cut import Purse
@@ -59,10 +59,10 @@ def read(options: Options, folder: Path) -> Reading:
 def test_every_rank_has_the_place_the_tree_gives_it() -> None:
     for ranks in range(2, 130):
         for second in (False, True):
-            assert parents(ranks, second) == independent.parents(ranks, second)
+            assert tree_parents(ranks, second) == independent.parents(ranks, second)
     # NCCL src/graph/trees.cc draws these two.
-    assert parents(14, False)[8:] == (0, 10, 12, 10, 8, 12)
-    assert parents(12, True)[:5] == (1, 3, 1, 11, 5)
+    assert tree_parents(14, False)[8:] == (0, 10, 12, 10, 8, 12)
+    assert tree_parents(12, True)[:5] == (1, 3, 1, 11, 5)
 
 
 def test_chunks_lie_where_an_independent_program_has_them() -> None:
@@ -109,7 +109,7 @@ def test_the_second_gpu_of_a_node_has_the_child_that_nccl_gives_it() -> None:
                 if above is not None and above // 2 != rank // 2:
                     first = stands_before(rank // 2, above // 2, nodes, channel == 1)
                     assert above % 2 == (pattern == "split" or (pattern == "balanced" and first))
-                    assert above // 2 == parents(nodes, channel == 1)[rank // 2]
+                    assert above // 2 == tree_parents(nodes, channel == 1)[rank // 2]
                     assert not rank % 2
     # NCCL src/graph/trees.cc draws both trees of 12 nodes.
     assert stands_before(4, 8, 12, False) and not stands_before(10, 8, 12, False)

@@ -41,9 +41,13 @@ from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
-from flowcheck.stages.extraction.job_restart import promote_successor, put_offers_away
+from flowcheck.stages.extraction.job_restart import promote_successor, remove_stale_offers
 from flowcheck.stages.job_state import earlier_run_directories
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import (
+    Incarnation,
+    incarnation_of,
+    read_record,
+)
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState, IncarnationState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
@@ -84,7 +88,7 @@ def taken_over(run: RunDir) -> ExtractLifecycle:
     shard: Any = SimpleNamespace(clear=lambda: None)
     if (verdict := lifecycle.verdict()) is not None and verdict.followed:
         promote_successor(lifecycle, verdict, shard)
-    put_offers_away(lifecycle)
+    remove_stale_offers(lifecycle)
     return lifecycle
 
 

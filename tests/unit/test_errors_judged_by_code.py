@@ -113,7 +113,7 @@ def one():
     assert "is full" in str(caught.value)
     assert f"{caught.value.finding}" == "is full"
     assert caught.match("is full")
-    assert caught.value.finding.of(FULL)
+    assert caught.value.finding.is_any_of(FULL)
     assert str(caught.value.finding.arguments["path"]) == "x"
 def two():
     with refused_as(FULL) as found: ...

@@ -16,8 +16,12 @@ from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.stages.chain_events.event_log import PACKETS, EventKind
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
 from flowcheck.stages.chain_events.lost_packets import LostPackets
-from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line, anchor_lines
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.anchor_log import (
+    AnchorRecord,
+    anchor_record_of,
+    read_anchor_records,
+)
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -90,7 +94,7 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path, shm: Path) -> None:
     anchors = [AnchorRecord(step=n, file="/runs/{a}/3.pt", request=str(n), at=6) for n in range(3)]
     lines = [msgspec.json.encode(one) for one in anchors]
     run.anchors.write_bytes(lines[0][: lines[0].index(b"}") + 1])
-    assert anchor_lines(run) == [] and anchor_line(run, "0") is None
+    assert read_anchor_records(run) == [] and anchor_record_of(run, "0") is None
     for line in lines:
         append_line(run.anchors, line, 1 << 20)
     audit = msgspec.json.encode(AuditRecord(step=5, passed=True, file="/{}", tensors=1))
@@ -98,7 +102,7 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path, shm: Path) -> None:
     for _ in range(2):
         recorder.poll([])
     history.update()
-    assert anchor_lines(run) == anchors
+    assert read_anchor_records(run) == anchors
     told = [(event.kind, event.step) for event in history.recent]
     assert told == [(EventKind.AUDIT, 5), *((EventKind.ANCHOR, n) for n in range(3))]
     run.remove()

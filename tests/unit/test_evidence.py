@@ -160,7 +160,7 @@ def test_all_reduces_of_two_ranks_are_not_one_of_four() -> None:
     found = reduced(read(flow))
     assert [c.bytes for c in found] == [16_384] * 3
     assert [c.coverage for c in found] == [0.0] * 3
-    assert all(any(a.of(FEWEST_RANKS, OTHER_RANKS) for a in c.assumed) for c in found)
+    assert all(any(a.is_any_of(FEWEST_RANKS, OTHER_RANKS) for a in c.assumed) for c in found)
 
 
 def two_ports(port: str) -> Reading:

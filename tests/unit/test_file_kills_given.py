@@ -28,8 +28,8 @@ from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.anchor_log import anchor_lines
-from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state.anchor_log import read_anchor_records
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.update_stage import UpdateService
@@ -77,7 +77,7 @@ def readable(place: Path) -> None:
     run = RunDir(place / "run")
     assert peek_versions(run.replica)[1]
     incarnation_of(run)
-    anchor_lines(run)
+    read_anchor_records(run)
 
 
 def kept(explored: Explored, least: int) -> None:
@@ -163,7 +163,7 @@ def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, ev
         second.generate()
         frames = life.frames_of(stop=life.starts[STEPS] + 9) + second.frames_of()
         both = both_in(place, frames)
-        Handover.due = property(lambda self: False)  # type: ignore[method-assign, assignment]
+        Handover.verdict_due = property(lambda self: False)  # type: ignore[method-assign, assignment]
         offered = partial(read_record, both.chain.run)
         both.drive(until=lambda: offered().extract.offered is not None)
         assert offered().verdict is None and len(told(place)) == STEPS

@@ -15,8 +15,12 @@ from support.lifecycle import follow, give_verdict, offer
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
-from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor, put_offers_away
-from flowcheck.stages.job_state.job_incarnation import (
+from flowcheck.stages.extraction.job_restart import (
+    INCARNATIONS_KEPT,
+    promote_successor,
+    remove_stale_offers,
+)
+from flowcheck.stages.job_state.lifecycle_record_reader import (
     Incarnation,
     incarnation_of,
     read_record,
@@ -86,7 +90,7 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
     assert len(explore(folder, make, work, judge).calls) > 15
 
 
-@pytest.mark.parametrize("number", [1, LIVES_KEPT + 1])
+@pytest.mark.parametrize("number", [1, INCARNATIONS_KEPT + 1])
 @pytest.mark.parametrize("weights", [True, False], ids=["seen from its start", "joined"])
 def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
     folder: Path, number: int, weights: bool
@@ -115,7 +119,7 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         with GradientShard.open(run.shard) as shard:
             if (verdict := lifecycle.verdict()) is not None:
                 promote_successor(lifecycle, verdict, shard)
-        put_offers_away(lifecycle)
+        remove_stale_offers(lifecycle)
 
     def judge(place: Path, when: str) -> None:
         run = RunDir(place / "run")
@@ -142,8 +146,8 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         assert learned[f"{past}recuts"] == b"old recuts", when
         assert learned[f"{past}next/job.json"] == b"new job.json", when
         lives = [int(path.name) for path in run.learned_folder.iterdir() if path.is_dir()]
-        assert sorted(lives)[-LIVES_KEPT:] == list(
-            range(max(1, number - LIVES_KEPT + 1), number + 1)
+        assert sorted(lives)[-INCARNATIONS_KEPT:] == list(
+            range(max(1, number - INCARNATIONS_KEPT + 1), number + 1)
         ), when
         with GradientShard.open(run.shard) as shard:
             assert shard.generation_state(0) == GenerationState.EMPTY, when

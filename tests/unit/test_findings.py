@@ -31,7 +31,7 @@ def test_a_finding_is_its_code_and_arguments() -> None:
     finding = LOST(3, 40000, WHY())
     assert str(finding) == "step 3 lacks 40,000 bytes: it rained"
     assert finding == LOST(step=3, bytes=40000, why=WHY()) != LOST(4, 40000, WHY())
-    assert finding.of(WHY, LOST) and not finding.of(WHY)
+    assert finding.is_any_of(WHY, LOST) and not finding.is_any_of(WHY)
     assert (finding.remedy, WHY().remedy) == ("look", "")
     assert {finding, LOST(3, 40000, WHY())} == {finding}
     assert finding != "step 3 lacks 40,000 bytes: it rained"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowcheck.stages.privilege import folder_ownership
-from flowcheck.stages.run_directory.process_liveness import lead_to
+from flowcheck.stages.run_directory.process_liveness import link_run_dir
 from flowcheck.stages.run_directory.service_account import Account
 
 WHO = Account("flowcheck", 61000, 61000, (), Path("/var/cache/flowcheck-61000"))
@@ -62,11 +62,11 @@ def test_a_link_in_the_users_run_hands_over_no_folder_of_roots(
     if leads == "to another run":
         other = made(reachable / "other")
         (other / "memory").symlink_to(kept)
-        lead_to(other, kept)
+        link_run_dir(other, kept)
     run = run_of_the_user(reachable / "run")
     (run / of).mkdir(parents=True, exist_ok=True)
     (run / of / "memory").symlink_to(kept)
-    folder_ownership.run_folder(run, WHO)
+    folder_ownership.hand_over_run_folder(run, WHO)
     assert owners(kept) == {0}
 
 
@@ -75,9 +75,9 @@ def test_the_memory_of_a_chain_that_root_ran_goes_with_its_run(reachable: Path) 
     for number, of in enumerate((run, run / "jobs/2")):
         memory = made(reachable / f"flowcheck-1-2-{number}", "shard")
         (of / "memory").symlink_to(memory)
-        lead_to(of, memory)
+        link_run_dir(of, memory)
     (run / "config.json").write_bytes(b'{"source":[],"optimizer":{},"ring":{}}')
-    folder_ownership.run_folder(run, WHO)
+    folder_ownership.hand_over_run_folder(run, WHO)
     assert owners(run) == {WHO.user}
     assert owners(reachable / "flowcheck-1-2-0") == owners(reachable / "flowcheck-1-2-1")
     assert owners(reachable / "flowcheck-1-2-0") == {WHO.user}
@@ -94,7 +94,7 @@ def test_a_link_on_the_way_to_checkpoints_hands_over_no_folder_of_roots(
     os.chown(own, WHO.user, WHO.group)
     (own / "way").symlink_to(roots / "empty" if final else roots)
     os.lchown(own / "way", WHO.user, WHO.group)
-    folder_ownership.output_folder(own / "way" if final else own / "way" / "empty", WHO)
+    folder_ownership.hand_over_output_folder(own / "way" if final else own / "way" / "empty", WHO)
     assert owners(roots) == {0}
 
 
@@ -102,7 +102,7 @@ def test_what_belongs_to_the_user_within_is_not_looked_into(reachable: Path) -> 
     """It may be another folder by the time it is."""
     folder = made(reachable / "kept", "step-1/manifest.json", "step-2/sub/of-root")
     os.chown(folder / "step-2", WHO.user, WHO.group)
-    folder_ownership.output_folder(folder, WHO)
+    folder_ownership.hand_over_output_folder(folder, WHO)
     assert owners(folder / "step-1") == {WHO.user}
     assert folder.stat().st_uid == WHO.user
     assert (folder / "step-2" / "sub").stat().st_uid == 0
@@ -130,6 +130,6 @@ def test_a_folder_is_handed_over_from_below(
     with monkeypatch.context() as patch:
         for look in looks:
             patch.setattr(os, look, swapped(look))
-        folder_ownership.output_folder(folder, WHO)
+        folder_ownership.hand_over_output_folder(folder, WHO)
     assert owners(secret) == {0}
     assert folder.stat().st_uid == WHO.user

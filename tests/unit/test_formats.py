@@ -23,7 +23,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_options as findings
 from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.refused_restores import OTHER_STEP, TEMPLATE_OR_FORMAT
-from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_UNKNOWN
+from flowcheck.findings.catalog.restored_state import NAMES, TENSORS_UNKNOWN
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
@@ -40,7 +40,7 @@ def step() -> CheckpointContents:
 def kept(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of checkpoints with one in it."""
     out = tmp_path_factory.mktemp("kept")
-    checkpoint_save.save_given(step.trainer_state, out, step.layout)
+    checkpoint_save.save_trainer_state(step.trainer_state, out, step.layout)
     return out
 
 

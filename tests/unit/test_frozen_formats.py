@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import flowcheck
 from flowcheck.config import ModelConfig, OptimizerConfig
-from flowcheck.findings.catalog.resume_gaps import BUFFERS_OF_STEP
+from flowcheck.findings.catalog.restored_state import BUFFERS_OF_STEP
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import (

@@ -18,7 +18,7 @@ from support.lives import Both
 from support.refused_as import refused_as
 from test_base_command import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
 
-from flowcheck.findings.catalog.lifecycle_records import (
+from flowcheck.findings.catalog.run_directories import (
     ANOTHER_REQUEST,
     FILE_GONE,
     NO_BASE_AWAITED,
@@ -39,7 +39,7 @@ from flowcheck.stages.job_state.given_checkpoint_request import (
     take_request,
     withdraw_request,
 )
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest, RequestKind
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -18,7 +18,7 @@ from flowcheck.replica.optimizer.cuda_gradient_norm import CudaGradientNorm, nor
 from flowcheck.replica.optimizer.gradient_clipping import factor_of_norm
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import MEASURED_WITH, arithmetic_of
+from flowcheck.replica.optimizer_step.cuda_kernel_choice import MEASURED_WITH, arithmetic_of
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.worker_threads import WorkerThreads
 
@@ -246,7 +246,9 @@ def test_the_orders_of_releases_differ():
     np.testing.assert_allclose(*both, rtol=1e-6)
 
 
-@pytest.mark.skipif(not c_kernel_args.fuses(), reason="torch has no fused multiply-add here")
+@pytest.mark.skipif(
+    not c_kernel_args.cpu_kernels_use_fma(), reason="torch has no fused multiply-add here"
+)
 @pytest.mark.parametrize("label", AS_ON_A_CPU)
 def test_rules_that_have_the_same_bits_on_a_cpu(label):
     name, settings = settings_of(label)
@@ -254,7 +256,9 @@ def test_rules_that_have_the_same_bits_on_a_cpu(label):
     assert first_other(label, digests) is None
 
 
-@pytest.mark.skipif(not c_kernel_args.fuses(), reason="torch has no fused multiply-add here")
+@pytest.mark.skipif(
+    not c_kernel_args.cpu_kernels_use_fma(), reason="torch has no fused multiply-add here"
+)
 def test_averages_of_weights_have_the_same_bits_on_a_cpu():
     for name, own in PROGRAM.averages("cpu").items():
         assert hashlib.sha256(own.tobytes()).digest() == ARRAYS[name].tobytes(), name

@@ -47,7 +47,7 @@ def test_steps_of_a_gpu_are_others_in_their_last_bits_and_say_what_they_rest_on(
     assert cpu != gpu
     assert nothing == (findings.SQUARE_ROOTS(),)
     (only,) = rests
-    assert only.of(findings.GPU_KERNELS_MEASURED) and "cuda" in only.arguments["kernels"]
+    assert only.is_any_of(findings.GPU_KERNELS_MEASURED) and "cuda" in only.arguments["kernels"]
     assert only.until_audit
 
 
@@ -61,7 +61,7 @@ def test_powers_are_assumed_where_the_gpus_are_not_known(tmp_path):
 
 def test_kernels_that_were_only_read_are_told_apart(tmp_path):
     (only,) = rests_on(tmp_path / "fused", implementation="fused", torch="2.10.0")
-    assert only.of(findings.GPU_KERNELS) and "double" in only.arguments["kernels"]
+    assert only.is_any_of(findings.GPU_KERNELS) and "double" in only.arguments["kernels"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_fused_kernels_that_add_in_an_unknown_order_are_not_claimed(tmp_path, st
     fused = {"implementation": "fused", **stated}
     assert rests_on(tmp_path / "fused", **fused) == (findings.CPU_FOR_GPU(why),)
     (measured,) = rests_on(tmp_path / "foreach", **stated)
-    assert measured.of(findings.GPU_KERNELS_MEASURED)
+    assert measured.is_any_of(findings.GPU_KERNELS_MEASURED)
 
 
 def test_a_rule_without_kernels_of_its_own_says_that_bits_may_differ(tmp_path):
@@ -103,7 +103,7 @@ def test_a_rule_without_kernels_of_its_own_says_that_bits_may_differ(tmp_path):
     ],
 )
 def test_a_norm_over_gradients_on_a_gpu_is_named(tmp_path, stated, entry):
-    assert rests_on(tmp_path / "gpu", clip_norm=1.0, **stated)[-1].of(entry)
+    assert rests_on(tmp_path / "gpu", clip_norm=1.0, **stated)[-1].is_any_of(entry)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.optimizer.gradient_clipping import float32_sum_bounds, is_order_independent
 from flowcheck.replica.param_layout import Layout
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
 from flowcheck.stages.run_directory.run_dir import RunDir
 

@@ -29,7 +29,7 @@ def job(dtype: str | None) -> LearnedJob:
 
 
 def unit_of(found: Finding | None) -> object:
-    assert found is not None and found.of(UNIT_CHANGED)
+    assert found is not None and found.is_any_of(UNIT_CHANGED)
     return found.arguments["unit"]
 
 

@@ -47,14 +47,14 @@ from flowcheck.findings.finding import Entry
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.ops.lifecycle.shutdown_checkpoint import save_checkpoint
-from flowcheck.ops.trainer_checkpoint.audit_command import template_of
+from flowcheck.ops.trainer_checkpoint.audit_command import read_checkpoint_template
 from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
 from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.replica.model_replica import PendingStep, Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog, log_file_space
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.replica_update.gradient_sources import source_registry
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
@@ -309,11 +309,11 @@ def test_files_of_something_else_are_refused(
     made = stepped([tmp_path / "other"])
     with pytest.raises(StateError) as refused:
         made.service()
-    assert refused.value.finding.of(OTHER_GRADIENTS)
+    assert refused.value.finding.is_any_of(OTHER_GRADIENTS)
     (made.run.learned_folder / "gradient_logs.json").write_bytes(b'{"files": [], "format": 9}')
     with pytest.raises(StateError) as refused:
         made.service()
-    assert refused.value.finding.of(NOT_A_SOURCE_RECORD)
+    assert refused.value.finding.is_any_of(NOT_A_SOURCE_RECORD)
 
 
 def test_what_a_spec_tells_is_what_the_job_tells(recorded: Recorded) -> None:
@@ -468,7 +468,7 @@ def test_a_run_without_connections_takes_a_checkpoint_of_the_trainer(
     with torch.no_grad():
         trainer.parameters[0].mul_(1.5)
     file = trainer.save(tmp_path / "step-3.pt", 3)
-    submit_checkpoint(made.run, template_of(made.run, file), file)
+    submit_checkpoint(made.run, read_checkpoint_template(made.run, file), file)
     wanted = [trainer.step(gradient) for gradient in recorded.gradients[3:]]
     while service.work():
         pass

@@ -96,7 +96,7 @@ def test_job_that_reduces_both_types_is_refused(tmp_path: Path) -> None:
     reading = read(CompressedBesideWhole(JOB), tmp_path)
     assert reading.job is None
     [why] = reading.why_not
-    assert why.of(GRADIENT_TYPE_OPEN, BUCKET_TWIN)
+    assert why.is_any_of(GRADIENT_TYPE_OPEN, BUCKET_TWIN)
 
 
 def test_type_of_a_hook_must_be_stated_and_must_fit(tmp_path: Path) -> None:

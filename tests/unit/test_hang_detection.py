@@ -16,7 +16,7 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import TRAINERS_HANG
 from flowcheck.lab.job_run import hang_detection
 from flowcheck.lab.job_run.hang_detection import STARVED_LIMIT_S, STEP_LIMIT_S, HangDetector, stacks
-from flowcheck.lab.job_run.torchrun_trainers import ALWAYS, Trainers
+from flowcheck.lab.job_run.torchrun_trainers import TRAINER_ENVIRONMENT, Trainers
 
 HANGS = """
 import threading
@@ -36,7 +36,7 @@ class Stuck:
         for log in self.logs:
             with log.open("wb") as out:
                 command = [sys.executable, "-c", HANGS]
-                environment = os.environ | ALWAYS
+                environment = os.environ | TRAINER_ENVIRONMENT
                 self.processes.append(
                     subprocess.Popen(command, stdout=out, stderr=out, env=environment)
                 )

@@ -19,7 +19,7 @@ from flowcheck.config import job_from
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import SENDS_UNREAD
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, READING_KILLED
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.extraction.extract_stage import ExtractService
@@ -85,7 +85,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     monkeypatch.setattr(stream_reading, "read_stream", made)
     monkeypatch.setattr(job_learner, "snapshot_of", lambda extractor, only: NOTHING_STAGED)
     monkeypatch.setattr(stream_reading, "mirror_view", lambda staged: None)
-    monkeypatch.setattr(stream_reading, "join", lambda views: nothing)
+    monkeypatch.setattr(stream_reading, "merge_mirror_points", lambda views: nothing)
     yield made
     made.let_end()
 
@@ -229,7 +229,7 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
         before = len(said)
         for _ in range(seconds * 10):
             now_s[0] += 0.1
-            mine.look((reason(int(now_s[0])),))
+            mine.report((reason(int(now_s[0])),))
         return len(said) - before
 
     assert look(9, lambda _: EARLY) == 0 and unlearned_reasons(run) == []
@@ -243,7 +243,7 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
     assert unlearned_reasons(run) == [LAST]
     run.unlearned.write_text('["for good"]')
     assert unlearned_reasons(run) == [LAST], "as an earlier version wrote it"
-    mine.over()
+    mine.job_learned()
     assert unlearned_reasons(run) == []
 
 
@@ -264,7 +264,7 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     stage._extractors = [
         SimpleNamespace(ring=ring, stalled=False, staging=staging)  # type: ignore[list-item]
     ]
-    monkeypatch.setattr(learning_status, "STOOD_S", 0.0)
+    monkeypatch.setattr(learning_status, "REASON_STABLE_S", 0.0)
     stage._learn(wait_s=0.0)
     assert heard == [], "nothing came: the operator is told of that otherwise"
     ring.tail = 9

@@ -28,7 +28,7 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages.extraction import extract_stage
 from flowcheck.stages.job_learning import job_learner
 from flowcheck.stages.job_learning.job_learner import JobLearner
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.wire.training_job.learned_job import decode_job
 
 STEPS = 5
@@ -150,10 +150,10 @@ def test_life_that_begins_with_nothing_known_takes_no_step_and_the_replica_is_ke
     both = play(cut(life) + second.frames_of(), keep_bytes)
     both.drive()
     assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
-    [note] = [m.finding for m in both.chain.heard.of(Note) if m.finding.of(REPLICA_KEPT)]
+    [note] = [m.finding for m in both.chain.heard.of(Note) if m.finding.is_any_of(REPLICA_KEPT)]
     what = note.arguments["what"]
     refused = NOT_FOLLOWED(OTHER_PARAMETERS())
-    assert what == refused if other == "layout" else what.of(WAITS_FOR_BASE)
+    assert what == refused if other == "layout" else what.is_any_of(WAITS_FOR_BASE)
     [kept] = both.chain.run.root.glob("kept-*/step-*")
     assert kept.name == f"step-{STEPS}"
     assert (kept / "optimizer.safetensors").stat().st_size > 2 * after[0].nbytes

@@ -20,7 +20,7 @@ from flowcheck.messages import Message, StepApplied
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog
-from flowcheck.stages.job_state.job_incarnation import Incarnation, restart_verdict
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, restart_verdict
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.step_log import StepLog
 
@@ -73,7 +73,7 @@ CHANGES = (
     (GradientShard, "apply"),
     (Replica, "go_back"),
     (StepLog, "forget_after"),
-    (StepLog, "audited"),
+    (StepLog, "record_broadcast_audit"),
 )
 
 
@@ -155,7 +155,7 @@ def later(message: Message) -> bool:
 
 
 def gradient_of(both: Both, step: int) -> np.ndarray:
-    log = both.update._open.anchors.of(step)  # type: ignore[union-attr]
+    log = both.update._open.anchors.kept_gradient(step)  # type: ignore[union-attr]
     assert log is not None
     return log.copy()
 

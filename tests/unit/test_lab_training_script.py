@@ -23,7 +23,7 @@ from flowcheck.lab.cli import app
 from flowcheck.lab.job_run import run_plan, training_script
 from flowcheck.lab.recording import job_recording
 from flowcheck.lab.restore_drill import kill_restore_drill
-from flowcheck.lab.training_cost.cost_figures import CASES
+from flowcheck.lab.training_cost.cost_statistics import CASES
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_options_the_lab_decides_are_not_the_script_s(
 
 def test_other_options_of_the_script_pass() -> None:
     others = ["--clip", "1", "--layers", "2", "--sgd", "--seed", "9"]
-    for verb in training_script.LAB_DECIDES:
+    for verb in training_script.OPTIONS_SET_BY_LAB:
         training_script.check_arguments(verb, others)
         with refused_as(
             OPTION_DECIDED, kind=FlowCheckError, option="steps", instead=re.compile("--steps")
@@ -110,9 +110,9 @@ def test_every_option_the_lab_passes_is_refused_to_its_user() -> None:
         text = "".join(re.findall(r"script\(.*|more = .*|digests = .*|out = .*", _text(named)))
         passed = set(re.findall(r'"--([a-z-]+)"', text))
         assert passed >= {"steps", "out", "digests"}
-        assert passed <= set(training_script.LAB_DECIDES[verb])
+        assert passed <= set(training_script.OPTIONS_SET_BY_LAB[verb])
     of_cases = {word[2:] for case in CASES for word in case.arguments if word.startswith("--")}
-    assert of_cases <= set(training_script.LAB_DECIDES["cost"])
+    assert of_cases <= set(training_script.OPTIONS_SET_BY_LAB["cost"])
 
 
 def _text(paths: list[str]) -> str:
@@ -148,7 +148,7 @@ def test_settings_no_trainer_would_take_are_refused_at_once(
 def test_what_an_option_must_be_is_what_a_trainer_takes() -> None:
     """The limits that an error states are those at which a trainer begins to refuse."""
     assert set(run_plan.TRAINER_TAKES) == set(run_plan.READ_BY_TRAINERS)
-    assert run_plan.TRAINER_TAKES["nccl"].of(NCCL_VERSION)
+    assert run_plan.TRAINER_TAKES["nccl"].is_any_of(NCCL_VERSION)
     for option, right in run_plan.TRAINER_TAKES.items():
         if "least" not in right.arguments:
             continue

@@ -27,7 +27,7 @@ from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job, encode_job
 
 SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}

@@ -14,7 +14,7 @@ from support.learned import agrees, lacks_its_end, permuted, read
 from support.loss import Restless
 
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.training_job.gradient_buckets import BucketLayout

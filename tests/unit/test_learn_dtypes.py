@@ -11,7 +11,7 @@ import torch
 from support.netib import Options, Truth, generate
 
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.job_learning.proved_job import has_consistent_buckets
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn import Reading, read_stream
@@ -62,7 +62,7 @@ def test_each_parameter_has_the_size_of_its_dtype(name: str, tmp_path: Path) -> 
     assert [p.element_bytes for p in learned.parameters] == sizes
     assert learned.gradient_element_bytes == (2 if options.compress else 0)
     assert learned.buckets == tuple(map(tuple, truth.buckets))
-    assert consistent(learned) and decode_job(encode_job(learned)) == learned
+    assert has_consistent_buckets(learned) and decode_job(encode_job(learned)) == learned
     weights = reading.weights
     assert weights is not None and weights.complete
     assert weights.result.tobytes() == truth.weights

@@ -72,15 +72,15 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
 ) -> None:
     memory = killed(tmp_path / "r", shm, "replica")
     assert run_dir_of_memory(memory) == tmp_path / "r"
-    (found,) = leftover_memory.find()
+    (found,) = leftover_memory.find_leftover_memory()
     assert (found.memory, found.run, found.has_replica) == (memory, tmp_path / "r", True)
     assert 3 <= found.size_bytes >> 20 <= 4
     done = cleared(tmp_path / "other", replicas=True)
     assert done.removed == [] and memory.is_dir()
-    (left,) = leftover_memory.in_short(done.left)
+    (left,) = leftover_memory.summary_findings(done.kept)
     assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=3)
     assert f"flowcheck down --run {tmp_path / 'r'}" in str(left)
-    assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
+    assert cleared(tmp_path / "r").kept == [], "who looks after it does not tell of it too"
     monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "other")
     down = CliRunner().invoke(app, ["down"])
     assert down.stdout == f"nothing runs in {tmp_path / 'other'}\n"  # that is for up and status
@@ -90,15 +90,15 @@ def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
     tmp_path: Path, shm: Path
 ) -> None:
     memories = {killed(tmp_path / name, shm) for name in ("a", "b", "c")}
-    found = leftover_memory.find()
-    (left,) = leftover_memory.in_short(found)
-    assert left.of(LEFT_BY_SEVERAL) and left.arguments["chains"] == 3
+    found = leftover_memory.find_leftover_memory()
+    (left,) = leftover_memory.summary_findings(found)
+    assert left.is_any_of(LEFT_BY_SEVERAL) and left.arguments["chains"] == 3
     assert "flowcheck status --leftovers" in str(left)
     told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
     assert [sum(f"--run {tmp_path / name}" in line for line in told) for name in "abc"] == [1] * 3
     for memory in memories:
         os.chown(memory, 12345, -1)
-    assert leftover_memory.in_short(leftover_memory.find()) == []
+    assert leftover_memory.summary_findings(leftover_memory.find_leftover_memory()) == []
 
 
 def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
@@ -106,14 +106,14 @@ def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
 ) -> None:
     for root in (tmp_path / "r", tmp_path / "r" / "jobs" / "2"):
         killed(root, shm, "replica")
-    (left,) = leftover_memory.in_short(leftover_memory.find())
+    (left,) = leftover_memory.summary_findings(leftover_memory.find_leftover_memory())
     assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=6)
     assert str(left).endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
-    assert cleared(tmp_path / "r").left == [], "whoever asks looks after all of it"
+    assert cleared(tmp_path / "r").kept == [], "whoever asks looks after all of it"
     alone = tmp_path / "s" / "jobs" / "2"  # a chain's name may be anything
     killed(alone, shm)
-    assert alone in {one.run for one in leftover_memory.find()}
-    (line,) = leftover_memory.in_short(leftover_memory.find())
+    assert alone in {one.run for one in leftover_memory.find_leftover_memory()}
+    (line,) = leftover_memory.summary_findings(leftover_memory.find_leftover_memory())
     assert line == LEFT_BY_SEVERAL(chains=2, mib=9)
 
 
@@ -130,8 +130,8 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
     memory = killed(tmp_path / "r", shm, "replica")
     (tmp_path / "r" / "memory").unlink()
     done = cleared(tmp_path / "other")
-    assert done.removed == [] and done.left[0].finding.of(LEFT_REMOVABLE)
-    assert "flowcheck down removes it" in str(done.left[0].finding)
+    assert done.removed == [] and done.kept[0].finding.is_any_of(LEFT_REMOVABLE)
+    assert "flowcheck down removes it" in str(done.kept[0].finding)
     assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
 
 

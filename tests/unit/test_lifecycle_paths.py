@@ -22,7 +22,7 @@ from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.stages.job_state import lifecycle_writers
-from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import (
     ExtractState,
     IncarnationState,

@@ -25,12 +25,12 @@ from support.refused_as import refused_as
 from support.staged import Chain
 from test_base_command import first_life
 
-from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION, LATER_VERSION
+from flowcheck.findings.catalog.run_directories import ILLEGAL_TRANSITION, LATER_VERSION
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
-from flowcheck.stages.job_state import job_incarnation, lifecycle_writers
-from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state import lifecycle_record_reader, lifecycle_writers
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     ANSWERS_KEPT,
     RECORD_VERSION,
@@ -206,14 +206,14 @@ def test_a_reader_between_two_writes_sees_no_incarnation_that_is_not_followed_ye
     """A later one is followed, and has its base, after the reader has seen one part."""
     follow(run, Incarnation(step=Step(0)))
     change(run, Incarnation(step=Step(0), anchored=Step(4)))
-    read = job_incarnation.extract_part_of
+    read = lifecycle_record_reader.extract_part_of
 
     def meanwhile(of: RunDir) -> ExtractPart:
         follow(of, Incarnation(number=2, iterations=Iteration(5), step=None))
         change(of, Incarnation(number=2, iterations=Iteration(5), step=Step(7), base=Step(7)))
         return read(of)
 
-    monkeypatch.setattr(job_incarnation, "extract_part_of", meanwhile)
+    monkeypatch.setattr(lifecycle_record_reader, "extract_part_of", meanwhile)
     assert incarnation_of(run) == Incarnation(number=2, iterations=Iteration(5), step=None)
     monkeypatch.undo()
     assert incarnation_of(run).base == 7

@@ -13,7 +13,7 @@ from support.netib import Options, Truth, generate
 from support.staged import Chain, played
 
 from flowcheck.config import job_from
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,
@@ -46,7 +46,7 @@ def assert_read(truth: Truth, reading: Reading, *, linear: bool) -> None:
     assert job is not None, reading.why_not
     assert job.linear == linear and decode_job(encode_job(job)) == job
     assert [part.job for part in reading.parts] == [job]
-    assert any(form.of(*LINEAR) for form in reading.formats) == linear
+    assert any(form.is_any_of(*LINEAR) for form in reading.formats) == linear
     assert reading.weights is not None and reading.weights.complete
     assert reading.weights.result.tobytes() == truth.weights
     found = [c for c in reading.collectives if c.meaning == "gradient bucket"]
@@ -87,7 +87,7 @@ def test_order_is_assumed_where_no_clear_to_send_is_seen(
     reading = read_stream(flows, messages, stated=OperatorStatement(linear=linear))
     lines = [c for c in reading.collectives if c.protocol == "LL128"]
     assert granting and lines and reading.job is not None
-    assumed = [one for one in reading.job.assumed if one.of(LL128_ORDER_ASSUMED)]
+    assumed = [one for one in reading.job.assumed if one.is_any_of(LL128_ORDER_ASSUMED)]
     assert bool(assumed) == (linear is None)
     assert all(assumed[0] in c.assumed for c in lines) if assumed else True
 

@@ -76,10 +76,10 @@ def test_a_chain_that_no_frame_reached_says_so() -> None:
     def reason(*rings: RingState) -> Finding:
         return job_health(job, state.stages, rings, sources_ended=False).reason
 
-    assert reason(silent).of(NO_FRAME_YET) and reason(silent, silent).of(NO_FRAME_YET)
-    assert reason(silent, came).of(NOT_LEARNED)
+    assert reason(silent).is_any_of(NO_FRAME_YET) and reason(silent, silent).is_any_of(NO_FRAME_YET)
+    assert reason(silent, came).is_any_of(NOT_LEARNED)
     dark = msgspec.structs.replace(silent, dark_s=3.0)
-    assert not reason(dark).of(NO_FRAME_YET), "that it has no link says more"
+    assert not reason(dark).is_any_of(NO_FRAME_YET), "that it has no link says more"
 
 
 def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:
@@ -88,12 +88,12 @@ def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:
     assert dark.word is HealthWord.STALE
     assert dark.reason.arguments["no_link"] == NO_LINK(ports=["eth0", "eth1"], seconds=3)
     some = health(None, 3.0)
-    assert some.word is HealthWord.BEHIND and some.reason.of(NO_LINK_AND)
+    assert some.word is HealthWord.BEHIND and some.reason.is_any_of(NO_LINK_AND)
     assert some.reason.arguments["no_link"] == NO_LINK(ports=["eth1"], seconds=3)
 
 
 def notes_of(told: Health) -> tuple[object, ...]:
-    assert told.reason.of(EXACT)
+    assert told.reason.is_any_of(EXACT)
     notes = told.reason.arguments["notes"]
     assert isinstance(notes, tuple)
     return notes

@@ -25,17 +25,17 @@ from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_OR_FORMAT
-from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
     CheckpointFormat,
     FormatOptions,
 )
-from flowcheck.vault.persist.save_format import check_save_format
 
 PACKAGE = Path(flowcheck.__file__).parent
 NUMBERS = "numbers.json"
@@ -84,7 +84,7 @@ def step() -> CheckpointContents:
 
 @pytest.fixture
 def kept(step: CheckpointContents, tmp_path: Path) -> Path:
-    checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
+    checkpoint_save.save_trainer_state(step.trainer_state, tmp_path / "kept", step.layout)
     torch.save({"model": dict(step.model), "step": BEFORE}, tmp_path / "early.pt")
     return tmp_path / "kept"
 

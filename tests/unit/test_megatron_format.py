@@ -22,7 +22,7 @@ from support.steps import Net, given_of, layout_of, made, trained
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import megatron_checkpoints as findings
-from flowcheck.findings.catalog.resume_gaps import EARLIER_PARTS
+from flowcheck.findings.catalog.restored_state import EARLIER_PARTS
 from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot

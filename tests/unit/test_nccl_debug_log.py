@@ -14,11 +14,11 @@ from support.refused_as import refused_as
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.findings.catalog.connections import PLACES_BY_LOG, RING_PLACE_OPEN
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_sentence, parse_nccl_log
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_finding, parse_nccl_log
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
@@ -93,8 +93,8 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
 
 def test_log_of_another_job_is_said() -> None:
     orders = parse_nccl_log(LOG).orders
-    assert other_job_sentence(orders, [16, 4]) is None and other_job_sentence(orders, []) is None
-    assert other_job_sentence(orders, [4, 4]) == ANOTHER_JOB(logged=(2, 16), seen=(4,))
+    assert other_job_finding(orders, [16, 4]) is None and other_job_finding(orders, []) is None
+    assert other_job_finding(orders, [4, 4]) == ANOTHER_JOB(logged=(2, 16), seen=(4,))
 
 
 def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, PLACES_BY_LOG
 from flowcheck.findings.catalog.midstream_jobs import OTHER_NODES
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
-from flowcheck.ops.analysis.communicator_text import explain
+from flowcheck.ops.analysis.communicator_text import communicator_lines
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -113,8 +113,8 @@ def test_gradients_are_read_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert reading.job is not None and reading.job.communicators[0].gpus == options.gpus
     nodes = f" on {options.nodes} nodes of {options.gpus} GPUs" if options.gpus > 1 else ""
     for one in (summarize_communicators(reading), summarize_learned_job(reading.job)):
-        assert f"a ring of {options.ranks} ranks{nodes}, " in explain(one)[0]
-        assert any("carry everything" in line for line in explain(one))
+        assert f"a ring of {options.ranks} ranks{nodes}, " in communicator_lines(one)[0]
+        assert any("carry everything" in line for line in communicator_lines(one))
 
 
 def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> None:
@@ -130,12 +130,13 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
     assert reading.job is None and FIRST_GPU_OPEN.code in codes(reading.why_not[:1])
     assert len(missed(made, reading)) == len(made.truth.gradients)
     assert any(
-        "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(summarize_communicators(reading))
+        "8 ranks on 2 nodes of 4 GPUs" in line
+        for line in communicator_lines(summarize_communicators(reading))
     )
     # NCCL's log tells who writes; that of another job, whose rank named writes nowhere, does not.
     made, reading = told(options, tmp_path, log_of(options))
     assert reading.job is not None and not missed(made, reading)
-    assert any(one.of(WRITER_BY_LOG) for one in reading.job.assumed)
+    assert any(one.is_any_of(WRITER_BY_LOG) for one in reading.job.assumed)
     other = next(o for o in drawn if exit_of(o) != exit_of(options))
     made, reading = told(options, tmp_path, log_of(other))
     assert reading.job is None

@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.refused_trainers import (
     WEIGHTS_IN_PARTS,
 )
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.job_learning.proved_job import has_consistent_buckets
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.training_job.learned_job import Parameter, decode_job, encode_job
@@ -96,7 +96,7 @@ def test_options_are_followed_together(options: Options, stated: bool, tmp_path:
     buckets = tuple(map(tuple, truth.buckets))
     assert learned.buckets == (*buckets, *[(len(SHAPES),)] * options.find_unused)
     assert len(learned.first_iterations) == 1 + options.static_graph
-    assert consistent(learned) and decode_job(encode_job(learned)) == learned
+    assert has_consistent_buckets(learned) and decode_job(encode_job(learned)) == learned
     weights = reading.weights
     assert weights is not None and weights.complete
     assert weights.result.tobytes() == truth.weights

@@ -48,7 +48,7 @@ def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records:
         said = staging_overrun([extractor])
         assert bool(dropped) == (records == 4)
         if dropped:
-            assert said is not None and said.of(STAGING_OVERRUN)
+            assert said is not None and said.is_any_of(STAGING_OVERRUN)
             assert said.arguments["packets"] == dropped and "[staging] size_bytes" in str(said)
             why_not = (NO_READING_YET(),)
             assert reasons_with_traffic(why_not, [extractor], first=True)[:2] == (said, *why_not)

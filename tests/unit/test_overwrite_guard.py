@@ -32,7 +32,7 @@ def step() -> CheckpointContents:
 
 @pytest.fixture
 def kept(step: CheckpointContents, tmp_path: Path) -> Path:
-    checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
+    checkpoint_save.save_trainer_state(step.trainer_state, tmp_path / "kept", step.layout)
     return tmp_path / "kept"
 
 

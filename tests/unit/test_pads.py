@@ -58,9 +58,9 @@ def test_frozen_parameter_of_one_element_is_not_overlooked(
     job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)))
     plain = read(SyntheticRun(job), tmp_path)
     assert plain.job is not None, plain.why_not
-    assert not any(one.of(NOTHING_FROZEN) for one in plain.job.assumed)
+    assert not any(one.is_any_of(NOTHING_FROZEN) for one in plain.job.assumed)
     frozen = read(FrozenScale(job), tmp_path)
-    assert frozen.job is None and frozen.why_not[0].of(FROZEN_OPEN)
+    assert frozen.job is None and frozen.why_not[0].is_any_of(FROZEN_OPEN)
 
 
 def test_padding_that_follows_no_habit_leaves_it_open(
@@ -70,4 +70,4 @@ def test_padding_that_follows_no_habit_leaves_it_open(
     padded_with(lambda: dice.randbytes(8), monkeypatch)
     reading = read(SyntheticRun(SyntheticJob(shapes=ODD, buckets=((0, 2), (1, 3)))), tmp_path)
     assert reading.job is not None, reading.why_not
-    assert any(one.of(NOTHING_FROZEN) for one in reading.job.assumed)
+    assert any(one.is_any_of(NOTHING_FROZEN) for one in reading.job.assumed)

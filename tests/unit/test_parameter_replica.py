@@ -11,7 +11,7 @@ import torch
 from support.refused_as import refused_as
 
 from flowcheck.config.optimizer_config import OptimizerConfig
-from flowcheck.findings.catalog.resume_gaps import EARLIER_OPTIMIZER_STATE, ROUNDED
+from flowcheck.findings.catalog.restored_state import EARLIER_OPTIMIZER_STATE, ROUNDED
 from flowcheck.findings.catalog.unloadable_checkpoints import NO_OPTIMIZER_STATE
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot

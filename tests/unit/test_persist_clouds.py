@@ -87,7 +87,7 @@ def test_a_save_that_was_stopped_leaves_latest_and_goes_on(
     take(replica)
     saver(config(cloud, "cut"), tmp_path, shm).save(1)
     take(replica)
-    sound = TransferPace.moved
+    sound = TransferPace.note_moved
 
     def moved(self: TransferPace, count: int) -> None:
         sound(self, count)
@@ -95,7 +95,7 @@ def test_a_save_that_was_stopped_leaves_latest_and_goes_on(
             self.stop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(TransferPace, "moved", moved)
+        patched.setattr(TransferPace, "note_moved", moved)
         with refused_as(stores.STOPPED):
             saver(config(cloud, "cut"), tmp_path, shm).save(2)
     read = cloud.folder("cut", tmp_path / "between")

@@ -220,14 +220,13 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 ) -> None:
     import torch
 
-    from flowcheck.vault.checkpoint_formats.checkpoint_io import SAVED_FILE
-    from flowcheck.vault.persist import save_format
+    from flowcheck.vault.checkpoint_formats.checkpoint_io import SAVED_FILE, write_step
 
     take(replica)
     folder = tmp_path / "out"
     folder.mkdir()
     with Steps(shm / "state").hold(1) as held:
-        save_format.write_step(held.trainer_state, held.layout, folder, form, {})
+        write_step(held.trainer_state, held.layout, folder, form, {})
     assert verify_checkpoint(folder).step == flowcheck.load(folder)["step"] == 1
     if form == "torch":
         tree = torch.load(folder / SAVED_FILE, weights_only=True)
@@ -236,7 +235,7 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 
 
 def test_a_form_or_a_package_that_there_is_not_is_named(tmp_path: Path) -> None:
-    from flowcheck.vault.persist.save_format import check_save_format
+    from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
 
     with refused_as(ONE_OF, kind=ConfigError, key="persist.format", value="'onnx'"):
         check_save_format(config(tmp_path, format="onnx"))

@@ -85,7 +85,7 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
     take(large)
     first = saver_with(store, tmp_path, shm, "parts")
     sent: list[int] = []
-    sound = TransferPace.moved
+    sound = TransferPace.note_moved
 
     def moved(self: TransferPace, count: int) -> None:
         sent.append(count)
@@ -93,7 +93,7 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
         if sum(sent) > 3 * PART:
             self.stop()
 
-    monkeypatch.setattr(TransferPace, "moved", moved)
+    monkeypatch.setattr(TransferPace, "note_moved", moved)
     with refused_as(stores.STOPPED):
         first.save(1)
     assert "latest" not in keys(store, "parts")

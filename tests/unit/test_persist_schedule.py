@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.vault.persist.save_schedule import SaveSchedule, expired
+from flowcheck.vault.persist.save_schedule import SaveSchedule, deletable_checkpoints
 
 
 def test_every_so_many_steps_the_very_multiple_is_saved_where_it_is_still_in_memory() -> None:
@@ -46,7 +46,7 @@ def test_never_fewer_than_the_last_ones_stay_and_of_each_stretch_the_first(
         step += more
         saved.append(step)
         there.append(step)
-        gone = [there[index] for index in expired(there, keep_last, keep_every)]
+        gone = [there[index] for index in deletable_checkpoints(there, keep_last, keep_every)]
         there = [one for one in there if one not in gone]
         assert there[-min(len(saved), keep_last) :] == saved[-keep_last:]
         assert there[-1] == step, "latest stays"

@@ -116,7 +116,7 @@ def test_a_last_step_that_its_target_refuses_is_kept_below_the_run(
     take(replica, 3)
     replica.close()
     target.write_text("no folder")
-    monkeypatch.setattr(final_checkpoint, "BETWEEN_S", (0.01, 0.01))
+    monkeypatch.setattr(final_checkpoint, "RETRY_WAITS_S", (0.01, 0.01))
     kept, _ = shutdown_cleanup.save_replicas(run.settings(), run)
     assert kept[0] is not None and kept[0].folder == run.root / "rescued" / "step-3"
     assert str(target) in str(kept[0].why)

@@ -53,7 +53,7 @@ def test_parts_retention_and_what_comes_back(
 ) -> None:
     saver_for(config(port), tmp_path / "staging", shm / "state").save(1)
     take(replica)
-    sound = TransferPace.moved
+    sound = TransferPace.note_moved
 
     def moved(self: TransferPace, count: int) -> None:
         sound(self, count)
@@ -61,7 +61,7 @@ def test_parts_retention_and_what_comes_back(
             self.stop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(TransferPace, "moved", moved)
+        patched.setattr(TransferPace, "note_moved", moved)
         with refused_as(stores.STOPPED):
             saver_for(config(port), tmp_path / "staging", shm / "state").save(2)
     again = saver_for(config(port), tmp_path / "staging", shm / "state")

@@ -14,7 +14,7 @@ from flowcheck.errors import LearnError
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
 from flowcheck.findings.catalog.midstream_jobs import SAME_JOB
-from flowcheck.findings.catalog.refused_job_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
+from flowcheck.findings.catalog.refused_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
 from flowcheck.findings.catalog.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import all_reduce
@@ -163,7 +163,7 @@ def test_a_file_of_sentences_is_read_as_well() -> None:
     assert list(map(str, read.evidence)) == list(map(str, learned.evidence))
     assert list(map(str, read.assumed)) == list(map(str, rests))
     assert [one.until_audit for one in read.assumed] == [False, True, True]
-    assert all(one.of(EARLIER_SENTENCE) for one in (*read.evidence, *read.assumed))
+    assert all(one.is_any_of(EARLIER_SENTENCE) for one in (*read.evidence, *read.assumed))
     assert decode_job(encode_job(read)) == read
     same = {"evidence": learned.evidence, "assumed": learned.assumed}
     assert msgspec.structs.replace(read, **same) == learned

@@ -15,8 +15,8 @@ from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import job_file_memory as plan_job
 from flowcheck.ops.lifecycle import up_command
 
@@ -133,7 +133,7 @@ def test_a_model_is_made_once_for_all_that_a_start_asks_of_it(tmp_path: Path, lo
     job = tmp_path / "job.toml"
     text = JOB.format(tmp_path, 0).replace("[replica]", "[replica]\njoins = true")
     job.write_text(text + stated.format(tmp_path, tmp_path))
-    config = job_to_run(job)
+    config = load_checked_job(job)
     (expected,) = expected_buckets_of_jobs(config)
     plan_job.check_memory_fits(config)
     assert (tmp_path / "net.made").read_text() == "m"

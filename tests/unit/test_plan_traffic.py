@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     from support.ddp_calls import RANKS, Call, calls_of
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
+from flowcheck.findings.catalog.plan_figures import REVERSE_ORDER
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
 from flowcheck.ops.planning.meta_device_model import load_model
 

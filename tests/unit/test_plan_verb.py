@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowcheck.config.optimizer_config import OptimizerConfig
-from flowcheck.findings.catalog.plan_differences import (
+from flowcheck.findings.catalog.plan_figures import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,
@@ -142,22 +142,22 @@ def test_a_capture_that_begins_later_is_held_against_iterations_alone() -> None:
 def test_one_bucket_more_or_less_or_of_another_size_differs() -> None:
     whole, at = all_of(6), len(all_of(4))
     differs = difference(held(whole[:at] + whole[at + 2 :]))
-    assert differs.of(DIFFERS_IN_ITERATION)
+    assert differs.is_any_of(DIFFERS_IN_ITERATION)
     assert (differs.arguments["iteration"], differs.arguments["what"]) == (4, "buffers")
     resized = [*whole]
     resized[at + 1 :] = [own(one.work_bytes + 320) for one in whole[at + 1 :]]
     found = held(resized)
     differs = difference(found)
-    assert differs.of(DIFFERS_IN_ITERATION) and differs.arguments["iteration"] == 4
+    assert differs.is_any_of(DIFFERS_IN_ITERATION) and differs.arguments["iteration"] == 4
     assert found.index == at + 1
-    assert found.held == at + 1
+    assert found.matching == at + 1
 
 
 def test_in_the_start_up_nothing_may_come_between() -> None:
     planned = all_of(4)
     found = held([*planned[:2], own(8), *planned[2:]])
     differs = difference(found)
-    assert differs.of(DIFFERS_IN_START_UP) and differs.arguments["what"] == "initial weights"
+    assert differs.is_any_of(DIFFERS_IN_START_UP) and differs.arguments["what"] == "initial weights"
     assert found.index == 2
 
 
@@ -180,7 +180,7 @@ def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str
 
 def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
-    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.own_collectives)
+    assert any(what.is_any_of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.own_collectives)
 
 
 def test_no_all_reduce_is_a_difference() -> None:

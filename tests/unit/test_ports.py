@@ -178,7 +178,7 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
 
 def mean_gbps(found: MirrorPlan) -> dict[str, float]:
     """{port:direction: Gb/s} of every port, whether or not it was chosen."""
-    every = dict.fromkeys(pair for tap in found.sought.taps for pair in tap.pairs)
+    every = dict.fromkeys(pair for tap in found.coverage_problem.taps for pair in tap.pairs)
     choice = msgspec.structs.replace(found.choice, placed=tuple((pair, 0) for pair in every))
     plugs = nic_cabling(found.topology, None)
     need = estimate_load(found.topology, found.rings, plugs, found.monitors, choice)
@@ -211,7 +211,7 @@ def test_sixteen_nodes_of_eight_rails(tmp_path: Path) -> None:
     assert [(p.switch, p.port, str(p.direction)) for p, _ in found.choice.placed] == [
         (f"leaf{rail}", f"Ethernet{node}/1", "rx") for rail in range(8) for node in (1, 2)
     ]
-    assert found.choice.home == {f"tp{n}": f"check{n // 4}" for n in range(8)}
+    assert found.choice.machine_of_group == {f"tp{n}": f"check{n // 4}" for n in range(8)}
     for flow in found.need.pairs.values():
         assert flow.mean_gbps is not None
         assert 17.5 < flow.mean_gbps - 4 < 17.5 * 1.02

@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.mirrored_ports import (
     NICS_AS_DUMPED_NODE,
     NICS_IN_TURN,
 )
-from flowcheck.findings.catalog.nccl_log import NO_RINGS
+from flowcheck.findings.catalog.nccl_transport import NO_RINGS
 from flowcheck.findings.catalog.refused_layouts import (
     DUMP_HAS_DOCTYPE,
     DUMP_NUMBER,

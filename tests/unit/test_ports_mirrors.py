@@ -24,8 +24,12 @@ from flowcheck.findings.catalog.refused_layouts import (
     MIRRORS_NEED_MACHINE,
     NO_HOST,
 )
+from flowcheck.ops.mirror_ports.job_file_mirror_tables import (
+    mirrors_of,
+    mirrors_toml,
+    write_mirrors,
+)
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
-from flowcheck.ops.mirror_ports.mirror_tables import mirrors_of, mirrors_toml, write_mirrors
 
 JOB = '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
 

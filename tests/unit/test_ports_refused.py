@@ -11,7 +11,7 @@ from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirror_session_rules import NUMBER_OUT_OF_RANGE
-from flowcheck.findings.catalog.nccl_algorithms import COLLNET_NOT_FOLLOWED, NVLS_NOT_FOLLOWED
+from flowcheck.findings.catalog.nccl_transport import COLLNET_NOT_FOLLOWED, NVLS_NOT_FOLLOWED
 from flowcheck.findings.catalog.refused_layouts import (
     AT_MOST,
     EXPERTS,

@@ -100,7 +100,7 @@ def test_a_group_over_two_leaves_is_told_which_monitor_one_machine_lacks(tmp_pat
     ):
         choose(tmp_path, tree)
     tree["monitor"].append({"switch": "blue", "port": "Ethernet61", "gbps": 400, "machine": "m0"})
-    assert set(choose(tmp_path, tree).choice.home.values()) == {"m0"}
+    assert set(choose(tmp_path, tree).choice.machine_of_group.values()) == {"m0"}
 
 
 def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_p
         ),
     ):
         choose(tmp_path, tree, redundancy=3)
-    assert choose(tmp_path, tree, redundancy=2).choice.home
+    assert choose(tmp_path, tree, redundancy=2).choice.machine_of_group
     tree["monitor"].append({"switch": "leaf", "port": "Ethernet63", "gbps": 400})
-    assert choose(tmp_path, tree, redundancy=3).choice.home
+    assert choose(tmp_path, tree, redundancy=3).choice.machine_of_group
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.untrusted_names import OTHER_OWNER, WRITABLE_BY_
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.private_files import make_folder, open_private
 from flowcheck.replica.checkpoint import checkpoint_save
-from flowcheck.stages.run_directory.process_liveness import lead_to, run_dir_of_memory
+from flowcheck.stages.run_directory.process_liveness import link_run_dir, run_dir_of_memory
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 NOBODY = 65534
@@ -70,7 +70,7 @@ def test_shared_memory_of_somebody_else_leads_to_no_run(tmp_path: Path) -> None:
     memory.mkdir(mode=0o700)
     root.mkdir(mode=0o700)
     (root / "memory").symlink_to(memory)
-    lead_to(root, memory)
+    link_run_dir(root, memory)
     assert run_dir_of_memory(memory) == root
     os.chown(memory, NOBODY, NOBODY)
     assert run_dir_of_memory(memory) is None

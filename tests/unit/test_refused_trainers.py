@@ -167,7 +167,7 @@ def test_refusal_names_the_setting_that_causes_it(
     reading = read(trainer(job), tmp_path)
     assert reading.job is None
     [why] = reading.why_not
-    assert why.of(cause) if isinstance(cause, Entry) else why == cause
+    assert why.is_any_of(cause) if isinstance(cause, Entry) else why == cause
 
 
 @pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
@@ -176,7 +176,7 @@ def test_all_reduce_as_large_as_a_bucket_in_every_iteration_is_refused(
 ) -> None:
     reading = read(Restless(job, twice=1), tmp_path)
     assert reading.job is None
-    assert reading.why_not[0].of(BUCKET_TWIN)
+    assert reading.why_not[0].is_any_of(BUCKET_TWIN)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=["2 ranks", "4 ranks"])
@@ -214,7 +214,9 @@ def test_weights_of_one_line_are_no_model_for_sure(
 ) -> None:
     reading = read(SyntheticRun(SyntheticJob(shapes=shapes, steps=5)), tmp_path)
     assert reading.weights is not None and not reading.weights.complete
-    assert reading.weights.why_not is not None and reading.weights.why_not.of(WEIGHTS_IN_ONE_LINE)
+    assert reading.weights.why_not is not None and reading.weights.why_not.is_any_of(
+        WEIGHTS_IN_ONE_LINE
+    )
     assert reading.weights.why_not in reading.why_not
 
 

@@ -25,8 +25,8 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.findings.catalog.base_checkpoints import NOTHING_TO_REPLACE
 from flowcheck.findings.catalog.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
-from flowcheck.findings.catalog.lifecycle_records import REQUEST_WITHDRAWN
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.catalog.run_directories import REQUEST_WITHDRAWN
 from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.findings.finding import Finding
@@ -75,7 +75,9 @@ def trained(folder: Path, *, unseen: bool = True) -> tuple[list[Any], list[str],
 
 
 def given(both: Both, file: Path) -> str:
-    return submit_checkpoint(both.chain.run, audits.template_of(both.chain.run, file), file)
+    return submit_checkpoint(
+        both.chain.run, audits.read_checkpoint_template(both.chain.run, file), file
+    )
 
 
 def shown(both: Both) -> list[tuple[int, str]]:
@@ -163,7 +165,7 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
     step, told = replica_reset.replace_with_checkpoint(both.chain.run, file)
-    assert step == SAVED and told.of(NOTHING_TO_REPLACE)
+    assert step == SAVED and told.is_any_of(NOTHING_TO_REPLACE)
     assert EMPTY_STATE() not in assumptions_of(both.chain.run)
     tree = torch.load(file, weights_only=True)
     tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)

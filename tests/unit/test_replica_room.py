@@ -15,7 +15,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     MORE_HUGE_PAGES,
     NO_ROOM_FOR_IT,
 )
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file import free_space
 from flowcheck.replica.state_file.file_header import Commit, Description, Section

@@ -22,16 +22,16 @@ from flowcheck.findings.catalog.how_chains_end import (
     NO_FRAME,
     NO_JOB_LEARNED,
 )
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import run_outcome
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 
 CONFIG = JobConfig(
     source=(SourceConfig(interface="mirror0"),),

@@ -150,18 +150,18 @@ def test_job_with_scalars_is_learned_and_its_places_are_told_or_assumed(
     reading, missed = read(options, tmp_path)
     assert reading.job is not None and not missed, reading.why_not
     told = tuple(p.sizes for p in reading.job.parameters)
-    rests = [one for one in reading.job.assumed if one.of(*OPEN, SHAPES_CUT)]
+    rests = [one for one in reading.job.assumed if one.is_any_of(*OPEN, SHAPES_CUT)]
     assert told == options.shapes or rests
     # All weights are drawn alike here, so that none of several places is much likelier.
     began = reading_outcome(reading)
-    if any(one.of(*OPEN) for one in rests):
-        assert began.job is None and began.why_not[0].of(SCALARS_OPEN)
+    if any(one.is_any_of(*OPEN) for one in rests):
+        assert began.job is None and began.why_not[0].is_any_of(SCALARS_OPEN)
     else:
         assert began.job is not None
     stated, missed = read(options, tmp_path, model(options.shapes))
     assert stated.job is not None and not missed, stated.why_not
     assert tuple(p.sizes for p in stated.job.parameters) == options.shapes
-    assert not [one for one in stated.job.assumed if one.of(*OPEN, SHAPES_CUT)]
+    assert not [one for one in stated.job.assumed if one.is_any_of(*OPEN, SHAPES_CUT)]
 
 
 def test_buckets_and_types_that_leave_one_place_tell_it(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_buckets_and_types_that_leave_one_place_tell_it(tmp_path: Path) -> None:
     reading, missed = read(Options(shapes=shapes, dtypes=kinds, caps_bytes=CAPS), tmp_path)
     assert reading.job is not None and not missed
     assert tuple(p.sizes for p in reading.job.parameters) == shapes
-    assert not [one for one in reading.job.assumed if one.of(*OPEN)]
+    assert not [one for one in reading.job.assumed if one.is_any_of(*OPEN)]

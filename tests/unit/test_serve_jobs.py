@@ -28,7 +28,7 @@ def test_each_of_several_jobs_has_its_steps_under_its_name_and_its_number(tmp_pa
         net, optimizer = made(seed=steps)
         trained(net, optimizer, 1, steps)
         step = given_of(net, optimizer, steps)
-        checkpoint_save.save_given(step, tmp_path / name, layout_of(net))
+        checkpoint_save.save_trainer_state(step, tmp_path / name, layout_of(net))
     jobs = {name: StepCatalog([tmp_path / name]) for name in ("dense", "other")}
     with served(jobs) as url:
         assert curl(f"{url}/jobs") == (200, {"jobs": ["dense", "other"]})

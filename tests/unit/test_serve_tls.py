@@ -132,7 +132,7 @@ def test_who_comes_when_all_connections_are_taken_is_told_so_over_tls_too(
         context.wrap_socket(second, server_hostname="127.0.0.1") as told,
     ):
         told.sendall(b"GET /steps HTTP/1.1\r\n\r\n")
-        assert told.recv(1 << 12) == bounded_http_server.FULL
+        assert told.recv(1 << 12) == bounded_http_server.SERVER_FULL_RESPONSE
 
 
 def test_what_is_no_certificate_or_of_another_key_is_refused_before_anything_is_served(

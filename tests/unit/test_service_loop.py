@@ -14,7 +14,13 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.chain_processes import BROKE
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.run_directory.process_liveness import process_identity
-from flowcheck.stages.service_loop import IDLE_MAX_MS, Idle, Signals, drive, run_service
+from flowcheck.stages.service_loop import (
+    IDLE_MAX_MS,
+    IdleBackoff,
+    Signals,
+    run_service,
+    run_until_stopped,
+)
 from flowcheck.stages.zmq_sockets import StageSockets
 
 
@@ -82,7 +88,7 @@ NUDGE = SpanReady(ring=0, parsed=1)
 
 
 def test_idle_waits_double_up_to_their_limit_and_start_over_after_work() -> None:
-    idle = Idle(10)
+    idle = IdleBackoff(10)
     assert [idle.next_ms(done) for done in (0, 0, 0, 0, 0, 0, 7, 0)] == [1, 2, 4, 8, 10, 10, 0, 1]
 
 
@@ -124,7 +130,7 @@ def test_a_draining_stage_leaves_only_when_nothing_is_left() -> None:
 def test_a_stage_that_leaves_by_itself_is_asked_for_nothing() -> None:
     service = FakeService([2, 0])
     service.empty = True
-    drive(service, cast(StageSockets, FakeLinks(NOTHING)), until_drained=True)
+    run_until_stopped(service, cast(StageSockets, FakeLinks(NOTHING)), until_drained=True)
     assert service.amounts == []
 
 

@@ -25,7 +25,12 @@ STILL = step_lookup._Positions(
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., float]:
     """Seconds it takes to settle, where positions are a function of the seconds."""
-    limits_s = {"CALM_S": 0.2, "READING_S": 1.5, "UPDATE_S": 1.0, "ARRIVING_S": 0.6}
+    limits_s = {
+        "SETTLED_AFTER_S": 0.2,
+        "SETTLED_WHILE_STAGED_S": 1.5,
+        "UPDATE_LIMIT_S": 1.0,
+        "ARRIVING_S": 0.6,
+    }
     for name, seconds in (*limits_s.items(), ("COMING_S", 1.5), ("LOOK_S", 0.01)):
         monkeypatch.setattr(step_lookup, name, seconds)
 
@@ -78,7 +83,7 @@ def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> Non
 def test_the_reading_of_a_run_is_seen(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
     FrameRing.create(run.ring(0), slots=64).close()
-    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.CALM_S
+    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.SETTLED_AFTER_S
     run.unread.touch()
-    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.READING_S
+    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.SETTLED_WHILE_STAGED_S
     run.remove()

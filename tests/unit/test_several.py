@@ -18,10 +18,10 @@ from flowcheck.findings.catalog.refused_optimizers import (
     NOT_WITH,
 )
 from flowcheck.findings.catalog.refused_settings import FROM_TO, JOB_NAME, JOBS_ALIKE
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.job_setup.runnable_job import job_to_run
-from flowcheck.ops.lifecycle.chain_runner import create
-from flowcheck.stages.job_learning.remembered_job import may_join
+from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.stages.job_learning.remembered_job import may_join_midstream
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 
 SOURCE = '[[source]]\ninterface = "m0"\n'
@@ -33,7 +33,7 @@ ADAM = 'name = "adam"\nlearning_rate = 0.2\n'
 def settings(folder: Path, text: str) -> JobConfig:
     path = folder / "job.toml"
     path.write_text(text)
-    return job_to_run(path)
+    return load_checked_job(path)
 
 
 def refused(folder: Path, text: str, wanted: Wanted) -> None:
@@ -120,10 +120,10 @@ def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, wanted: Wanted
 
 def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path: Path) -> None:
     config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
-    assert config.late_join and not may_join(job_settings(config, 2))
+    assert config.late_join and not may_join_midstream(job_settings(config, 2))
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
     with refused_as(CLIP_OF_ONE_RING, kind=ConfigError):
-        create(config, tmp_path / "run")
+        create_run(config, tmp_path / "run")
 
 
 def test_a_norm_of_each_jobs_own_parameters_may_clip_it(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def refused(make: Callable[[], object]) -> Finding:
 def test_memory_that_is_full_is_told_with_what_is_free_and_what_holds_it(small: Path) -> None:
     (small / "filler").write_bytes(bytes(512 << 10))
     found = refused(lambda: FrameRing.create(small / "ring-0", slots=1 << 12))
-    assert found.of(files.NO_MEMORY_LEFT)
+    assert found.is_any_of(files.NO_MEMORY_LEFT)
     there = os.statvfs(small)
     assert found.arguments["free_mib"] == there.f_bavail * there.f_frsize >> 20
     assert found.arguments["folder"] == str(small) and "ring-0" in str(found.arguments["what"])
@@ -55,7 +55,7 @@ def test_huge_pages_that_are_gone_are_told_with_how_to_reserve_more(
     found = refused(
         lambda: Staging.create(small / "staging-0", messages=1 << 16, data_bytes=8 << 20)
     )
-    assert found.of(files.NO_HUGE_PAGES_LEFT) and found.arguments["free_mib"] == 6
+    assert found.is_any_of(files.NO_HUGE_PAGES_LEFT) and found.arguments["free_mib"] == 6
     assert "scripts/hugepages reserve" in str(found)
 
 
@@ -75,7 +75,7 @@ def test_each_refusal_says_what_to_do(
     FrameRing.create(shm / "ring", slots=64).close()
     (shm / "cut").write_bytes(bytes(64))
     (shm / "cut").chmod(0o600)
-    assert refused(lambda: make(shm)).of(entry)
+    assert refused(lambda: make(shm)).is_any_of(entry)
 
 
 def test_a_ring_of_another_release_is_told_from_one_that_is_damaged(shm: Path) -> None:

@@ -24,8 +24,8 @@ from flowcheck.ops.watch.state.health_rules import job_health
 from flowcheck.ops.watch.state.traffic_silence import with_arrival
 from flowcheck.stages.chain_events.heartbeat import Heartbeat
 from flowcheck.stages.chain_events.silence_detector import (
-    LEAST_S,
-    UNKNOWN_S,
+    SILENCE_LEAST_S,
+    SILENCE_WITHOUT_STEP_TIME_S,
     SilenceChange,
     SilenceDetector,
 )
@@ -52,10 +52,10 @@ def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
         assert silence.check([one.ring], counts=True, now_ns=S // 2) is None
         for step in range(9):
             silence.step_completed(S // 2 + step)  # they came before the job was learned
-        assert silence.limit_s == UNKNOWN_S
+        assert silence.limit_s == SILENCE_WITHOUT_STEP_TIME_S
         planned(one)
         assert silence.check([one.ring], counts=True, now_ns=1 * S) is None
-        assert silence.limit_s == UNKNOWN_S
+        assert silence.limit_s == SILENCE_WITHOUT_STEP_TIME_S
         for step in range(5):
             silence.step_completed(step * 6 * S)
         silence.step_completed(1000 * S)  # a pause between two: the median stays
@@ -84,7 +84,7 @@ def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_
         assert silence.check([one.ring], counts=True, now_ns=1 * S) is None
         for step in range(5):
             silence.step_completed(2 * S + step * S // 100)
-        assert silence.limit_s == LEAST_S
+        assert silence.limit_s == SILENCE_LEAST_S
         one.feed(packet.frame for packet in PACKETS[8:12])
         assert silence.check([one.ring], counts=True, now_ns=40 * S) is None, "they wait"
         assert silence.check([one.ring], counts=True, now_ns=80 * S) is None
@@ -120,14 +120,14 @@ def test_silence_is_stale_says_both_causes_and_what_held_before() -> None:
     assert health().word is health(age_s=29.0, step_s=None).word is HealthWord.EXACT
     assert health(age_s=29.0, step_s=10.0).word is HealthWord.EXACT, "a step of it takes so long"
     paused = health(age_s=9.0)
-    assert paused.word is HealthWord.BEHIND and paused.reason.of(QUIET)
+    assert paused.word is HealthWord.BEHIND and paused.reason.is_any_of(QUIET)
     assert paused.reason.arguments["seconds"] == 9
     silent = health(age_s=47.0)
-    assert silent.word is HealthWord.STALE and silent.reason.of(SILENT)
+    assert silent.word is HealthWord.STALE and silent.reason.is_any_of(SILENT)
     told = silent.reason.arguments
     before = told["reason"]
     assert (told["seconds"], told["pace"], told["word"]) == (47, STEPS_TOOK(0.4), "exact")
-    assert isinstance(before, Finding) and before.of(EXACT)
+    assert isinstance(before, Finding) and before.is_any_of(EXACT)
     for said in (
         "nothing of the job arrived for 47 s",
         "ended",

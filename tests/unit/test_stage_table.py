@@ -40,16 +40,16 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.catalog.starting_a_chain import CAPTURES
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained
-from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.progress_messages import LiveMessages
 from flowcheck.ops.lifecycle.status_command import print_state
-from flowcheck.ops.watch.prometheus_metrics import exposition
+from flowcheck.ops.watch.prometheus_metrics import metrics_text
 from flowcheck.ops.watch.state.chain_state import ChainState, HealthWord
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.stages import stage_table
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
 from flowcheck.stages.privilege import capture_starter_client
-from flowcheck.stages.privilege.capture_starter import SOURCES, stated_sources
+from flowcheck.stages.privilege.capture_starter import SOURCES_VARIABLE, stated_sources
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import (
     SUPERVISOR,
@@ -62,7 +62,7 @@ from flowcheck.stages.stage_table import (
     stage_names,
 )
 from flowcheck.stages.supervisor import process_progress, stage_main, stage_process, supervisor
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.stage_process import StageProcess
 
 PACKAGE = Path(stage_table.__file__).resolve().parents[1]
@@ -78,7 +78,7 @@ KNOWS_NO_STAGE = (
 )
 OTHER_MEANINGS = {
     # Tables of the job file, for a sentence of what is wrong with one:
-    "ops/job_setup/runnable_job.py": {"watch": 1, "serve": 1},
+    "ops/job_setup/checked_job_file.py": {"watch": 1, "serve": 1},
     "ops/watch/monitoring_server.py": {"watch": 1},
     # Counters that lie in a ring's header, by who writes them:
     "ops/lifecycle/run_outcome.py": {"capture": 1},
@@ -212,7 +212,7 @@ def test_rights_are_given_to_captures_alone_whatever_the_table_says(
 ) -> None:
     monkeypatch.setattr(stage_table, "STAGES", with_row(replace(ROW, brings_frames=True)))
     monkeypatch.setattr(capture_starter_client, "_inherited", [object()])
-    monkeypatch.setenv(SOURCES, "[]")
+    monkeypatch.setenv(SOURCES_VARIABLE, "[]")
     asked = {name: capture_starter_client.capture_starter(name) for name in ("tally", "capture")}
     assert asked["tally"] is None and asked["capture"] is not None
     assert (stated_sources("tally"), stated_sources("capture")) == (None, "[]")
@@ -325,7 +325,7 @@ SMALL = JobConfig(
 def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateReader]:
     """Of a chain with one more kind of stage, of which all that is needed lives."""
     monkeypatch.setattr(stage_table, "STAGES", with_row())
-    run, _ = create(SMALL, tmp_path / "run")
+    run, _ = create_run(SMALL, tmp_path / "run")
     beat_ns = time.monotonic_ns()
     write_beat(
         run.heartbeat_file, Heartbeat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns)
@@ -353,7 +353,7 @@ def test_a_further_stage_is_in_the_state_in_status_and_in_metrics(
     assert done["supervisor"] == (None, "")
     print_state(state, [])
     assert "tally-0" in capsys.readouterr().out
-    text = exposition(state, "")[0].decode()
+    text = metrics_text(state, "")[0].decode()
     assert 'flowcheck_stage_up{stage="tally-0",training_job="job-1"} 1.0' in text
 
 

@@ -16,7 +16,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of
+from flowcheck.replica.optimizer_step.cuda_kernel_choice import arithmetic_of
 from flowcheck.replica.param_layout import Layout
 
 LIBM = ctypes.CDLL("libm.so.6")

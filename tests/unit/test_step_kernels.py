@@ -50,10 +50,10 @@ def test_a_square_root_is_torchs_for_every_float32_that_is_not_negative():
         assert np.isnan(found[~number]).all()
 
 
-@pytest.mark.parametrize("kind", c_kernel_args.ROOT_NAMES.values())
+@pytest.mark.parametrize("kind", c_kernel_args.SQUARE_ROOT_NAMES.values())
 def test_every_kind_of_square_root_is_the_same_on_every_twin(kind, twin):
     """Those that torch has not here too: of what is common, tiny, zero, negative and no number."""
-    number = {name: number for number, name in c_kernel_args.ROOT_NAMES.items()}[kind]
+    number = {name: number for number, name in c_kernel_args.SQUARE_ROOT_NAMES.items()}[kind]
     if not lib.fc_step_root_runs(number):
         pytest.skip(f"this CPU has no estimate of the kind {kind}")
     bits = np.random.default_rng(4).integers(0, 1 << 32, 200_003).astype(np.uint32)

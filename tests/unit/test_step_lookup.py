@@ -14,7 +14,7 @@ from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_restores import BUFFERS_OF_A_FILE
-from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_STAY
+from flowcheck.findings.catalog.restored_state import NAMES, TENSORS_STAY
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 
@@ -32,7 +32,9 @@ def test_a_checkpoint_is_given_back_with_more_files_of_the_trainers(
         tree = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
         torch.save(tree, files[step])
         trained(net, optimizer, step + 1, step + 1)
-    checkpoint_save.save_given(given_of(net, optimizer, 4), tmp_path / "kept", layout_of(net))
+    checkpoint_save.save_trainer_state(
+        given_of(net, optimizer, 4), tmp_path / "kept", layout_of(net)
+    )
     words = ["restore", "--checkpoint", tmp_path / "kept", "--out", tmp_path / "out", "--json"]
     words += ["--template", files[1]] if form is None else ["--format", form, "--like", files[1]]
     if form is None:

@@ -11,7 +11,7 @@ from s3fs.errors import translate_boto_error
 
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.finding import Entry
-from flowcheck.vault.persist.store_errors import NO_SUCH_UPLOAD, refusal_of, store_codes
+from flowcheck.vault.persist.store_errors import NO_SUCH_UPLOAD, store_codes, store_error_finding
 
 
 def s3(code: str, status: int, message: str = "said") -> BaseException:
@@ -110,7 +110,7 @@ OTHERS = [
     ids=lambda one: repr(one)[:70],
 )
 def test_an_error_is_known_by_its_code_status_and_class(error: BaseException, entry: Entry) -> None:
-    found = refusal_of(error)
+    found = store_error_finding(error)
     assert found.code == entry.code
     assert type(error).__name__ in found.arguments["error"]  # type: ignore[operator]
 
@@ -123,4 +123,4 @@ def test_codes_are_those_of_the_store() -> None:
 def test_errors_that_were_made_of_each_other_end() -> None:
     one, other = OSError("one"), OSError("other")
     one.__cause__, other.__cause__ = other, one
-    assert refusal_of(one).code == stores.REFUSES.code
+    assert store_error_finding(one).code == stores.REFUSES.code

@@ -74,10 +74,10 @@ class Lamps:
     def observe(self) -> frozenset[str]:
         return frozenset(self.lit)
 
-    def own(self, state: frozenset[str]) -> frozenset[str]:
+    def own_goal(self, state: frozenset[str]) -> frozenset[str]:
         return state
 
-    def possible(self, state: frozenset[str], goal: frozenset[str]) -> frozenset[str]:
+    def possible_part(self, state: frozenset[str], goal: frozenset[str]) -> frozenset[str]:
         return goal
 
     def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[CommandStep]:
@@ -92,11 +92,11 @@ class Lamps:
             raise StateError(f"{step} failed")
         (self.lit.add if word == "light" else self.lit.discard)(lamp)
 
-    def confirm(self, goal: frozenset[str]) -> None:
+    def confirm_mirroring(self, goal: frozenset[str]) -> None:
         if "confirm" in self.fails:
             raise StateError("it is dark all the same")
 
-    def settle(self, state: frozenset[str]) -> None:
+    def clean_up_notes(self, state: frozenset[str]) -> None:
         pass
 
 
@@ -134,7 +134,7 @@ def test_a_switch_that_answers_no_more_is_given_advice_and_no_commands(
     result = reconciler.reconcile(lamps, lambda _: frozenset("bc"), dry_run=False, tell=list)
     assert (result.outcome, result.left) == (ApplyOutcome.LEFT, [])
     assert result.advice == REMOVE_AGAIN()
-    apply_report.ended(result)
+    apply_report.print_outcome(result)
     assert f"What to do: {REMOVE_AGAIN()}" in capsys.readouterr().err
 
 

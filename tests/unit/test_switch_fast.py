@@ -14,7 +14,7 @@ from flowcheck.findings.catalog.refused_mirror_sessions import (
 )
 from flowcheck.ops.switch import mirror_session_options, monitor_capacity, switch_platforms
 from flowcheck.ops.switch.apply import ovs_state, sonic_state
-from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
+from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, device_gbps
 
 SPEEDS = {"eth1": 100.0, "eth2": 100.0, "eth3": 25.0, "eth9": 200.0, "veth1": None, "tap": None}
 
@@ -87,7 +87,7 @@ def test_a_device_has_a_line_rate_where_hardware_is_behind_it(
         (tmp_path / name / "speed").write_text(f"{speed}\n")
         if real:
             (tmp_path / name / "device").mkdir()
-    assert [of_device(name) for name in ("a", "v", "down", "none")] == [100.0, None, None, None]
+    assert [device_gbps(name) for name in ("a", "v", "down", "none")] == [100.0, None, None, None]
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from flowcheck.findings.catalog.refused_tc_mirrors import (
     TC_SOURCE_GETS_COPIES,
 )
 from flowcheck.findings.catalog.switch_changes import (
+    ADD_CLSACT,
     BRIDGE_OWN_PORT,
     MONITOR_CARRIES_FRAMES,
     OVS_SILENT,
     PROGRAM_TIMED_OUT,
 )
-from flowcheck.findings.catalog.switch_steps import ADD_CLSACT
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state

@@ -95,12 +95,12 @@ def test_what_was_of_a_port_that_has_gone_is_not_asked_for_again(tmp_path: Path)
         tc_commands.MirrorFilter(device=device, way="ingress", monitor=monitor)
         for device, monitor in (("b", "m"), ("a", "m"), ("b", "*"))
     )
-    assert tc.possible(state, frozenset([kept, gone, nowhere])) == {kept}
+    assert tc.possible_part(state, frozenset([kept, gone, nowhere])) == {kept}
     ovs = OpenVSwitch("flowcheck", None)
     goal = OvsGoal(bridge="br0", output="q", rx=frozenset(["p", "x"]), tx=frozenset(["x"]))
     left = OvsGoal(bridge="br0", output="q", rx=frozenset(["p"]), tx=frozenset())
-    assert ovs.possible(_bridge("p", "q"), goal) == left
-    assert ovs.possible(_bridge("p"), goal) is None
+    assert ovs.possible_part(_bridge("p", "q"), goal) == left
+    assert ovs.possible_part(_bridge("p"), goal) is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_silent_daemon_is_waited_for_once_and_not_at_each_bridge(
             raise error
 
         monkeypatch.setattr(ovs.daemon, "revalidate_flows", look)
-        ovs.confirm(None)
+        ovs.confirm_mirroring(None)
         assert len(asked) == calls
 
 

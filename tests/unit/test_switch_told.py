@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.catalog.switch_steps import (
+from flowcheck.findings.catalog.switch_changes import (
     ADD_MIRROR,
     CHANGE_MIRROR,
     OVS_EMPTY_MIRROR,
@@ -45,10 +45,10 @@ def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -
 
 def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]) -> None:
     step = CommandStep(what=REMOVE_CLSACT("\x1b[2J of another"), command=("tc", "\x9b2J"))
-    apply_report.difference([step])
-    apply_report.warned("session \x1b]0;mine\x07")
+    apply_report.print_changes([step])
+    apply_report.print_warning("session \x1b]0;mine\x07")
     why = "ssh: \x1b[2J\nno route"
-    apply_report.ended(
+    apply_report.print_outcome(
         ApplyResult(outcome=ApplyOutcome.LEFT, steps=[step], why=why, left=[str(step)])
     )
     assert all(line.isprintable() for said in capsys.readouterr() for line in said.splitlines())

@@ -17,10 +17,10 @@ from support.formatted import fill
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings.catalog import resume_gaps as gaps
-from flowcheck.findings.catalog.filled_parts import BUFFERS
+from flowcheck.findings.catalog import restored_state as gaps
+from flowcheck.findings.catalog.restored_state import BUFFERS
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.restore.restore_command import print_lacks
+from flowcheck.ops.restore.restore_command import print_parts_of_other_steps
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -113,7 +113,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
     like = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template)
     assert filled.older == like.older == {**dict.fromkeys(STATISTICS, STEPS - 1), "own": at}
     assert filled.untold == ("own",)
-    print_lacks(filled)
+    print_parts_of_other_steps(filled)
     said = capsys.readouterr().out.splitlines()
     assert "NOT a full resume: " in said[0] and "3 buffers are of step 4" in said[0]
     assert said[0].endswith(
@@ -191,7 +191,7 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
     others = [name for name in names if name != "2.weight"]
     [lacks] = files.resume_caveats
-    assert lacks.of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
+    assert lacks.is_any_of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
     assert lacks.arguments["names"] == gaps.NAMES_AND_MORE(names=others[:3], more=1)
     stays = gaps.TENSORS_STAY(names=gaps.NAMES(["2.weight"]), tensors=1, steps=[at, 3])
     assert files.assumed[0] == stays

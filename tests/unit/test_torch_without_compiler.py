@@ -55,7 +55,7 @@ def test_all_of_a_folder_is_read_and_nothing_where_memory_is_short(
 
 def test_restore_says_that_it_does_so(tmp_path: Path) -> None:
     step = step_before()
-    checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
+    checkpoint_save.save_trainer_state(step.trainer_state, tmp_path / "kept", step.layout)
     words = ("restore", "--checkpoint", tmp_path / "kept", "--format", "dcp", "--out")
     code, said = run(*words, tmp_path / "out", "--warm")
     assert code == 0 and said.endswith("of it are being read into memory\n")

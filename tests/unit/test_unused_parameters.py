@@ -16,6 +16,7 @@ from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
+from flowcheck.findings.catalog.collective_evidence import MAP_LEFT_OUT
 from flowcheck.findings.catalog.job_restarts import NOT_FOLLOWED, OTHERWISE_USED
 from flowcheck.findings.catalog.lost_steps import (
     NO_USED_MAP,
@@ -25,7 +26,6 @@ from flowcheck.findings.catalog.lost_steps import (
 )
 from flowcheck.findings.catalog.refused_trainers import UNUSED_CUTS_OPEN
 from flowcheck.findings.catalog.replica_update_notes import UNUSED_LEFT_OUT
-from flowcheck.findings.catalog.unplanned_collectives import MAP_LEFT_OUT
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,
@@ -36,7 +36,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
 from flowcheck.messages import AuditRecord, Drained, StepLost
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap, note_first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn import Reading, read_stream
@@ -125,7 +125,7 @@ def test_gradient_of_what_nobody_used_stops_before_its_step(play: Play) -> None:
     assert played(chain) == {1: wanted[1]}
     lost = chain.heard.of(StepLost)[0]
     assert isinstance(lost, StepLost)
-    assert lost.step == 2 and lost.why is not None and lost.why.of(UNUSED_NOT_ZERO)
+    assert lost.step == 2 and lost.why is not None and lost.why.is_any_of(UNUSED_NOT_ZERO)
 
 
 class SkipsLater(Unused):
@@ -199,7 +199,7 @@ def test_buckets_that_may_lie_otherwise_are_not_followed(
     if reading.job is not None:
         assert reading.job.buckets == ((1, 2), (0,), (3,))
     else:
-        assert reading.why_not[0].of(UNUSED_CUTS_OPEN)
+        assert reading.why_not[0].is_any_of(UNUSED_CUTS_OPEN)
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
     run.learned_job.write_bytes(encode_job(learned(SomeUnused(JOB), tmp_path)))
 
     def told() -> list[Finding]:
-        return [found for found in assumptions_of(run) if found.of(UNUSED_LEFT_OUT)]
+        return [found for found in assumptions_of(run) if found.is_any_of(UNUSED_LEFT_OUT)]
 
     assert not told()
     for step in (4, 6):

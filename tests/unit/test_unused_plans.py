@@ -73,5 +73,5 @@ def test_where_nothing_tells_the_refusal_says_what_is_open(tmp_path: Path) -> No
     stale = replace(SMALL, version=(2, 19), manners=Manners(filler="stale"))
     _, reading = read(stale, tmp_path)
     assert reading.job is None
-    assert reading.why_not[0].of(UNUSED_CUTS_OPEN)
+    assert reading.why_not[0].is_any_of(UNUSED_CUTS_OPEN)
     assert reading.why_not[0].arguments == {"ways": 2, "parameters": 4}

@@ -33,20 +33,20 @@ from flowcheck.findings.catalog.how_chains_end import (
     RESCUED,
     UNEXPLAINED,
 )
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.catalog.run_directories import NOT_ACCESSIBLE
 from flowcheck.findings.catalog.starting_a_chain import STARTING
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command, up_command
-from flowcheck.ops.lifecycle.chain_runner import create
-from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message, speak
+from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message, set_message_format
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_learning.learning_status import LearningStatus
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 
@@ -137,7 +137,7 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
     with pytest.raises(SystemExit):
         cli_main()
     assert "cannot be read" in json.loads(capsys.readouterr().err)["message"]
-    speak(LogConfig())
+    set_message_format(LogConfig())
 
 
 def test_what_up_says_is_objects_for_a_program(
@@ -171,11 +171,11 @@ def test_what_to_do_stands_below_what_is_said(capsys: pytest.CaptureFixture[str]
     assert first.startswith("flowcheck: run = 'there': user flowcheck\\x1b may not look")
     assert second.startswith("  Give that user `x` on each folder above")
     assert third.startswith("flowcheck: starting in there")
-    speak(LogConfig(format="json"))
+    set_message_format(LogConfig(format="json"))
     print_message(refused.finding, ERROR)
     told = json.loads(capsys.readouterr().err)["finding"]
     assert told["remedy"] == second.strip() == told["arguments"]["right"]["remedy"]
-    speak(LogConfig())
+    set_message_format(LogConfig())
 
 
 def test_the_last_line_says_that_no_checkpoint_was_asked_for(
@@ -205,11 +205,11 @@ def killed(run: RunDir) -> RunDir:
 
 def test_a_chain_killed_before_it_had_a_replica_is_told_too(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
-    assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it lives"
-    told = shutdown_cleanup.rescue(killed(run), "flowcheck down")
+    assert shutdown_cleanup.rescue_killed_chain(run, "flowcheck down") is None, "it lives"
+    told = shutdown_cleanup.rescue_killed_chain(killed(run), "flowcheck down")
     assert told == RESCUED(run=run.root, done=NO_REPLICA_TO_KEEP())
     run.remove(keep_records=True)
-    assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it ended"
+    assert shutdown_cleanup.rescue_killed_chain(run, "flowcheck down") is None, "it ended"
 
 
 def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) 
     for path in run.memory.iterdir():
         path.unlink()
     run.memory.rmdir()
-    told = shutdown_cleanup.rescue(run, "flowcheck down")
+    told = shutdown_cleanup.rescue_killed_chain(run, "flowcheck down")
     assert told == RESCUED(run=run.root, done=NO_MEMORY_TO_KEEP())
     run.remove()
 
@@ -305,7 +305,7 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
 def test_status_tells_where_a_trainers_file_took_a_steps_place(
     tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, _ = create(load_job(job), tmp_path / "run")
+    run, _ = create_run(load_job(job), tmp_path / "run")
     try:
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
         refused = {**taken, "step": 9, "refused": "step 9 was not applied yet"}
@@ -320,11 +320,11 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
 def test_status_tells_why_no_job_is_learned_until_one_is(
     tmp_path: Path, job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, _ = create(load_job(job), tmp_path / "run")
+    run, _ = create_run(load_job(job), tmp_path / "run")
     try:
         assert status_command.read_chain(run).jobs[0].why_not == ()
         reasons = (earlier_finding("the weights [0, 9) were not seen"), NO_WRITES())
-        LearningStatus(run, print).keep(reasons)
+        LearningStatus(run, print).store(reasons)
         assert status_command.read_chain(run).jobs[0].why_not == reasons
         status_command.run(run.root, as_json=False)
         shown = capsys.readouterr().out

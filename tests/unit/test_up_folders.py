@@ -33,7 +33,7 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
     )  # type: ignore[arg-type]
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
     assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
-    assert kept.why is not None and kept.why.of(NO_CHECKPOINT_THERE)
+    assert kept.why is not None and kept.why.is_any_of(NO_CHECKPOINT_THERE)
     assert kept.why.arguments["folder"] == "/wanted"
 
 
@@ -43,7 +43,7 @@ def test_leftovers_somebody_else_removes_meanwhile_are_none(
     monkeypatch.setattr(
         leftover_memory, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"]
     )
-    assert leftover_memory.find() == []
+    assert leftover_memory.find_leftover_memory() == []
 
 
 @pytest.mark.parametrize("port", ['interface = "nosuch0"', 'pci = "0000:ff:1f.7"'])

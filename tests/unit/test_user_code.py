@@ -23,8 +23,8 @@ from flowcheck.ops.planning.meta_device_model import load_model
 from flowcheck.replica.user_code import (
     FORBIDDEN,
     MODULE,
-    callable_at,
-    file_module,
+    import_file,
+    load_callable,
     user_code_forbidden,
 )
 from flowcheck.stages.privilege import drop_privileges
@@ -66,7 +66,7 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("1 / 0\n")
     path = list(sys.path)
     with pytest.raises(ZeroDivisionError):
-        file_module(tmp_path / "broken.py")
+        import_file(tmp_path / "broken.py")
     assert "_user_broken" not in sys.modules and sys.path == path
 
 
@@ -101,7 +101,7 @@ def test_what_is_named_and_is_no_function_is_said_with_its_key(
     (tmp_path / "program.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.chdir(tmp_path)
     with refused_as(wanted, kind=ConfigError, key="optimizer.schedule", value=repr(where)):
-        callable_at("optimizer.schedule", where)
+        load_callable("optimizer.schedule", where)
 
 
 def test_a_package_is_looked_up_from_where_the_command_runs(
@@ -110,7 +110,7 @@ def test_a_package_is_looked_up_from_where_the_command_runs(
     (tmp_path / "package_of_mine").mkdir()
     (tmp_path / "package_of_mine" / "rates.py").write_text("def warm(): return lambda step: 0.5\n")
     monkeypatch.chdir(tmp_path)
-    assert callable_at("optimizer.schedule", "package_of_mine.rates:warm")()(3) == 0.5
+    assert load_callable("optimizer.schedule", "package_of_mine.rates:warm")()(3) == 0.5
 
 
 def test_code_is_refused_with_the_finding_that_a_process_or_a_caller_left(
@@ -119,12 +119,12 @@ def test_code_is_refused_with_the_finding_that_a_process_or_a_caller_left(
     (tmp_path / "train.py").write_text("def make(): pass\n")
     where, why = f"{tmp_path / 'train.py'}:make", USER_CODE_REFUSED(READS_ONLY())
     with user_code_forbidden(why), pytest.raises(ConfigError) as refused:
-        callable_at("model.factory", where)
+        load_callable("model.factory", where)
     assert refused.value.right == why
-    assert callable_at("model.factory", where)() is None
+    assert load_callable("model.factory", where)() is None
     monkeypatch.setenv(FORBIDDEN, "")  # taken away behind the test
     monkeypatch.setattr(drop_privileges, "_nothing_to_do", lambda: False)
     drop_privileges.forbid_user_code(READS_ONLY())
     with pytest.raises(ConfigError) as refused:
-        callable_at("model.factory", where)
+        load_callable("model.factory", where)
     assert refused.value.right == why

@@ -17,7 +17,7 @@ from support.room import no_room
 from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.catalog.replica_state_errors import OTHER_OPTIMIZER
-from flowcheck.findings.catalog.resume_gaps import COUNTER_FROM_ZERO
+from flowcheck.findings.catalog.restored_state import COUNTER_FROM_ZERO
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout

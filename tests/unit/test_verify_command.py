@@ -44,10 +44,10 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_WITHOUT_MANIFEST,
     WHOLE_ARE,
 )
-from flowcheck.findings.catalog.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
+from flowcheck.findings.catalog.restored_state import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.findings.catalog.unreadable_checkpoints import UNFINISHED
-from flowcheck.ops.restore.step_lookup import from_checkpoint
+from flowcheck.ops.restore.step_lookup import step_in_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import latest_pointer
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
@@ -77,7 +77,7 @@ def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
 ) -> None:
     shutil.copytree(written, tmp_path / "step-2")
     latest_pointer.write_latest(tmp_path, "step-99")
-    for verb in (verify, flowcheck.load, from_checkpoint):
+    for verb in (verify, flowcheck.load, step_in_checkpoint):
         with refused_as(
             LATEST_NOT_WHOLE,
             checkpoint="step-99",
@@ -88,7 +88,7 @@ def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
     latest_pointer.write_latest(tmp_path, "step-2")
     (tmp_path / "step-2" / MANIFEST).unlink()
     step = tmp_path / "step-2"
-    for verb in (verify, flowcheck.load, from_checkpoint):
+    for verb in (verify, flowcheck.load, step_in_checkpoint):
         with refused_as(
             LATEST_NOT_WHOLE,
             checkpoint="step-2",
@@ -111,7 +111,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net, optimizer = made()
     trained(net, optimizer, 1, 2)
     out = tmp_path_factory.mktemp("written")
-    return checkpoint_save.save_given(given_of(net, optimizer, 2), out, layout_of(net))
+    return checkpoint_save.save_trainer_state(given_of(net, optimizer, 2), out, layout_of(net))
 
 
 def verify(path: Path, *flags: str) -> tuple[int, str]:
@@ -227,7 +227,7 @@ def test_a_checkpoint_of_the_format_before_is_still_read_and_checked(tmp_path: P
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     save_file({}, folder / "optimizer.safetensors", metadata={"format": "pt"})
     whole = given_of(net, optimizer, 0)
-    checkpoint_save.save_given(whole, tmp_path / "now", layout_of(net))
+    checkpoint_save.save_trainer_state(whole, tmp_path / "now", layout_of(net))
     told = json.loads((tmp_path / "now/step-0" / MANIFEST).read_text())
     old = {k: told[k] for k in ("step", "digest", "torch_version", "kind", "layout", "optimizer")}
     names = ("model.safetensors", "optimizer.safetensors")
@@ -265,7 +265,7 @@ def test_a_manifest_of_format_2_is_read_and_its_sentences_are_findings(tmp_path:
     assert refused.value.finding == MANIFEST_CHANGED("step-7")
     with pytest.raises(StateError) as refused:
         decode_manifest(text.replace(b'"format": 2', b'"format": 4'), "step-7")
-    assert refused.value.finding.of(FORMAT_UNKNOWN)
+    assert refused.value.finding.is_any_of(FORMAT_UNKNOWN)
 
 
 def test_findings_lie_in_a_manifest_as_objects(tmp_path: Path) -> None:

@@ -28,11 +28,15 @@ from flowcheck.findings.catalog.how_chains_end import (
     SIGNAL_INT,
     SIGNAL_TERM,
 )
-from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
+from flowcheck.findings.catalog.refused_files import RECORD_REFUSED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
-from flowcheck.ops.lifecycle.chain_runner import create
-from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
+from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.lifecycle.shutdown_record_writer import (
+    record_end,
+    record_stop_request,
+    stopped_by,
+)
 from flowcheck.ops.trainer_checkpoint import audit_command
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state.chain_state import ChainState, EndKind, HealthWord, JobEnd
@@ -57,7 +61,7 @@ DIED_S = 1_700_000_000
 
 def made(folder: Path) -> RunDir:
     """A chain that took five steps of 41 frames, and dropped seven."""
-    run, _ = create(CONFIG, folder)
+    run, _ = create_run(CONFIG, folder)
     with FrameRing.open(run.ring(0)) as ring:
         commit = ring.capture_commit()
         commit.counters.rx_frames, commit.counters.ring_full_frames = 41, 7
@@ -114,9 +118,9 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = made(tmp_path / "run")
-    note_who_stops(run)
+    record_stop_request(run)
     asked = stopped_by(run, signal.SIGTERM)
-    assert asked.of(ASKED_BY)
+    assert asked.is_any_of(ASKED_BY)
     assert (asked.arguments["command"], asked.arguments["pid"]) == ("flowcheck down", os.getpid())
     run.stop_request.write_text(
         "flowcheck down (process 7, user root)"
@@ -138,7 +142,7 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     ):
         assert told in said, told
     assert "previous" not in said
-    create(CONFIG, run.root)[0].remove(keep_records=True)
+    create_run(CONFIG, run.root)[0].remove(keep_records=True)
     assert status_command.run(run.root, as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["ended"] is None, "nobody told of this one"
     assert status_command.run(run.root, previous=True, as_json=True) == 1
@@ -195,7 +199,7 @@ def test_who_found_a_killed_chain_is_told_and_when_it_last_lived(tmp_path: Path)
     assert shutdown_cleanup.down(run.root, discard=False, as_json=True) == 0
     end = read_end(run)
     assert end is not None and (end.how, end.time_ns) == (EndKind.KILLED, DIED_S * 10**9)
-    assert end.by.of(FOUND_KILLED) and end.jobs[0].step == 5
+    assert end.by.is_any_of(FOUND_KILLED) and end.jobs[0].step == 5
     assert "flowcheck down (process" in str(end.by)
     state = StateReader(run.root).state()
     assert state.health.reason == KILLED(run=run.root, time="2023-11-14 22:13:20 UTC", by=end.by)
@@ -223,7 +227,7 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
     state = StateReader(run.root).state()
     assert state.ended is None
     assert any(
-        one.of(READ_FAILED)
+        one.is_any_of(READ_FAILED)
         and one.arguments["what"] == "the record of its end"
         and one.arguments["part"] == "end_record"
         for one in state.problems
@@ -237,7 +241,11 @@ def test_a_learned_job_that_is_torn_is_told_with_what_helps(tmp_path: Path) -> N
     run.learned_job.write_bytes(b'{"format":3')
     (problem,) = StateReader(run.root).state().problems
     told = problem.arguments["error"]
-    assert problem.of(READ_FAILED) and isinstance(told, Finding) and told.of(RECORD_REFUSED)
+    assert (
+        problem.is_any_of(READ_FAILED)
+        and isinstance(told, Finding)
+        and told.is_any_of(RECORD_REFUSED)
+    )
     assert told.arguments["path"] == str(run.learned_job)
     assert problem.remedy == told.remedy == RECORD_REFUSED(path="", why=NO_FRAME()).remedy
     run.trace.touch()

@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.chain_health import (
     STAYS_FOR_BASE,
 )
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state import job_reader
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord
@@ -29,7 +29,7 @@ from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.stages.chain_events import event_log
 from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 
 HALF = earlier_finding("half of it never came")
@@ -38,7 +38,7 @@ HALF = earlier_finding("half of it never came")
 def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, _ = create(CONFIG, tmp_path / "run")
+    run, _ = create_run(CONFIG, tmp_path / "run")
     try:
         path, now = run.events, time.time_ns()
 
@@ -80,7 +80,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
             "it has lost nothing"
         )
         again = msgspec.structs.replace(job, lost_step=None)
-        assert job_health(again, (), sources_ended=False).reason.of(STAYS_FOR_BASE)
+        assert job_health(again, (), sources_ended=False).reason.is_any_of(STAYS_FOR_BASE)
         monkeypatch.undo()
         change(run, msgspec.structs.replace(life, step=40))
         tell(EventKind.APPLIED, 41, seconds=0.1)

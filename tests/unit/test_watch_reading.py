@@ -24,8 +24,8 @@ from flowcheck.config import (
 )
 from flowcheck.findings.catalog.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.ops.lifecycle.chain_runner import create
-from flowcheck.ops.watch.prometheus_metrics import families
+from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.watch.prometheus_metrics import metric_families
 from flowcheck.ops.watch.state.chain_state import (
     ChainState,
     Health,
@@ -80,7 +80,7 @@ def test_nothing_there_is_a_state_that_says_so(tmp_path: Path) -> None:
 
 
 def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_path: Path) -> None:
-    run, _ = create(CONFIG, tmp_path / "run")
+    run, _ = create_run(CONFIG, tmp_path / "run")
     try:
         write_beat(run.heartbeat_file, beat())
         assert StateReader(run.root).state().health.word is HealthWord.BEHIND
@@ -105,7 +105,7 @@ def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_pat
 
 
 def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_path: Path) -> None:
-    run, _ = create(CONFIG, tmp_path / "run")
+    run, _ = create_run(CONFIG, tmp_path / "run")
     try:
         reader = StateReader(run.root, cached_s=0.0)
         write_beat(run.heartbeat_file, beat())
@@ -239,7 +239,7 @@ def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: P
         JobTableConfig(name="dense", hosts=("10.0.0.1",)),
         JobTableConfig(name="moe", hosts=("10.0.0.2",)),
     )
-    run, _ = create(msgspec.structs.replace(CONFIG, job=two), tmp_path / "run")
+    run, _ = create_run(msgspec.structs.replace(CONFIG, job=two), tmp_path / "run")
     try:
         reader = StateReader(run.root, cached_s=0.0)
         for number, own in enumerate(all_run_dirs(run), 1):
@@ -266,7 +266,7 @@ def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: P
             *((1, name) for name in ("supervisor", "update", "extract", "parse-0", "capture-0")),
             *((2, name) for name in ("update", "extract")),
         }
-        labels = {s.labels["training_job"] for f in families(state) for s in f.samples
+        labels = {s.labels["training_job"] for f in metric_families(state) for s in f.samples
                   if "training_job" in s.labels}  # fmt: skip
         assert labels == {"dense", "moe"} and not state.problems
     finally:

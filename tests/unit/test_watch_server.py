@@ -23,9 +23,9 @@ from flowcheck.findings.catalog.checkpoint_downloads import FILE_UNREADABLE
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
 from flowcheck.findings.catalog.refused_settings import ADDRESS_AND_PORT, TOKEN_NEEDED
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
-from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
+from flowcheck.ops.watch.prometheus_metrics import METRICS, metrics_text
 from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
 
@@ -102,7 +102,7 @@ def test_every_metric_is_one_that_prometheus_own_tools_take(serve: Serve) -> Non
 
 def test_what_a_state_says_is_what_a_scraper_reads() -> None:
     state = recorded("state-lost.json")
-    text = exposition(state, "")[0].decode()
+    text = metrics_text(state, "")[0].decode()
     samples = [sample for family in plain(text) for sample in family.samples]
     told = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in samples}
     own, ring = (("training_job", "job-1"),), (("ring", "0"),)
@@ -152,9 +152,9 @@ def test_beyond_this_machine_there_is_nothing_without_the_word(
     with refused_as(
         FILE_UNREADABLE, kind=ConfigError, key="token_file"
     ):  # before anything is captured
-        job_to_run(tmp_path / "job.toml")
+        load_checked_job(tmp_path / "job.toml")
     (tmp_path / "token").write_text(WORD + "\n")
-    job_to_run(tmp_path / "job.toml")
+    load_checked_job(tmp_path / "job.toml")
     url = serve(recorded(), listen="0.0.0.0:0", token_file=str(tmp_path / "token"))
     url = url.replace("0.0.0.0", "127.0.0.1")
     for path in ("/", "/metrics", "/healthz", "/state.json", "/none"):

@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.checkpoint_downloads import CERTIFICATE_AND_KEY,
 from flowcheck.findings.catalog.general_errors import SETTING_REFUSED
 from flowcheck.findings.catalog.monitoring_requests import TOKEN_NEEDED
 from flowcheck.findings.catalog.refused_settings import NEEDS_OTHER
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.watch.watch_command import WatchOptions, _settings
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -123,7 +123,7 @@ def test_what_is_no_certificate_is_refused_before_anything_is_captured(
     stated += f'tls_certificate = "{tmp_path}/{certificate}"\n' if certificate else ""
     (tmp_path / "job.toml").write_text(JOB + stated)
     with refused_as(wanted, kind=ConfigError):
-        job_to_run(tmp_path / "job.toml")
+        load_checked_job(tmp_path / "job.toml")
 
 
 def test_the_steps_servers_certificate_is_looked_at_as_early(
@@ -131,11 +131,11 @@ def test_the_steps_servers_certificate_is_looked_at_as_early(
 ) -> None:
     own = f'tls_certificate = "{tmp_path}/own.pem"\ntls_key = "{tmp_path}/own.key"\n'
     (tmp_path / "job.toml").write_text(f"{JOB}[serve]\n{own}[watch]\n{own}")
-    job_to_run(tmp_path / "job.toml")
+    load_checked_job(tmp_path / "job.toml")
     (tmp_path / "own.key").unlink()
     (tmp_path / "job.toml").write_text(f"{JOB}[serve]\n{own}")
     with refused_as(FILE_UNREADABLE, kind=ConfigError, key="serve.tls_key"):
-        job_to_run(tmp_path / "job.toml")
+        load_checked_job(tmp_path / "job.toml")
 
 
 def test_a_certificate_of_the_command_goes_without_the_job_files_key(
@@ -144,7 +144,9 @@ def test_a_certificate_of_the_command_goes_without_the_job_files_key(
     own = f'tls_certificate = "{tmp_path}/own.pem"\ntls_key = "{tmp_path}/own.key"\n'
     (tmp_path / "job.toml").write_text(f"{JOB}[watch]\n{own}")
     (tmp_path / "run").mkdir()
-    RunDir(tmp_path / "run").config.write_bytes(encode_config(job_to_run(tmp_path / "job.toml")))
+    RunDir(tmp_path / "run").config.write_bytes(
+        encode_config(load_checked_job(tmp_path / "job.toml"))
+    )
     for stated, told in (
         (WatchOptions(), ("own.pem", "own.key")),
         (WatchOptions(tls_certificate="both.pem"), ("both.pem", "None")),

@@ -21,15 +21,15 @@ from test_watch_server import recorded
 
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
-from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.watch.state.chain_state import ChainState
-from flowcheck.ops.watch.top_command import FittedFrame, screen
+from flowcheck.ops.watch.top_command import FittedFrame, screen_parts
 from flowcheck.stages.chain_events.heartbeat import write_beat
 
 
 def shown(state: ChainState, width: int = 140) -> str:
     out = StringIO()
-    Console(file=out, width=width, highlight=False).print(screen(state))
+    Console(file=out, width=width, highlight=False).print(screen_parts(state))
     return out.getvalue()
 
 
@@ -158,7 +158,7 @@ def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_i
 
     try:
         until(b"no chain was")
-        run, _ = create(CONFIG, tmp_path / "run")
+        run, _ = create_run(CONFIG, tmp_path / "run")
         write_beat(run.heartbeat_file, beat())
         until(b"BEHIND")
         run.remove()

@@ -16,9 +16,9 @@ from flowcheck.findings.catalog.lab_runs import NO_MATPLOTLIB, ROUND_WITHOUT_BAS
 from flowcheck.lab.cluster import Cluster
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan
-from flowcheck.lab.training_cost import cost_figures as sums
 from flowcheck.lab.training_cost import cost_measurement, cost_report
-from flowcheck.lab.training_cost.cost_figures import CaseMeasurement, CpuSample
+from flowcheck.lab.training_cost import cost_statistics as sums
+from flowcheck.lab.training_cost.cost_statistics import CaseMeasurement, CpuSample
 
 
 def run(round_: int, case: str, seconds: list[float], cpu: float = 1.0) -> CaseMeasurement:

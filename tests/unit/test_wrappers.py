@@ -49,7 +49,7 @@ def test_it_is_named(tmp_path: Path, habit: str, named: Entry, ranks: int, proto
     )
     found = reading(tmp_path, options)
     assert found.job is None
-    assert found.why_not[0].of(named)
+    assert found.why_not[0].is_any_of(named)
     if named is LOW_RANK:
         assert found.why_not[0].arguments["rank"] == 2
 
@@ -70,7 +70,7 @@ def test_a_tree_is_named(tmp_path: Path, below: int, protocol: str, channels: in
     )
     found = reading(tmp_path, options)
     assert found.job is None
-    assert any(why.of(TREE_OF_TWO) for why in found.why_not), found.why_not
+    assert any(why.is_any_of(TREE_OF_TWO) for why in found.why_not), found.why_not
 
 
 @pytest.mark.parametrize("habit", ["early", "zero"])

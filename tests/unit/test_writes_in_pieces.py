@@ -9,7 +9,7 @@ import pytest
 from support.netib import Options, Truth, generate
 from support.netib.manners import Manners
 
-from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
+from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.stream_reading import reading_outcome
 from flowcheck.wire.learn import Reading, read_stream
@@ -41,7 +41,7 @@ def test_sends_in_pieces_are_read_as_if_they_were_whole(
     assert reading.weights is not None and reading.weights.result.tobytes() == truth.weights
     assert reading.job is not None, reading.why_not
     assert reading.job.buckets == tuple(map(tuple, truth.buckets))
-    assert any(form.of(WRITES_IN_PIECES) for form in reading.formats)
+    assert any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats)
 
 
 @pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
@@ -72,5 +72,5 @@ def test_a_chain_says_that_it_does_not_follow_them(tmp_path: Path) -> None:
     outcome = reading_outcome(reading)
     assert outcome.job is None and outcome.why_not == (PIECES_NOT_FOLLOWED(),)
     _, whole = read(replace(PIECES, pieces=False), tmp_path)
-    assert whole.job is not None and not any(f.of(WRITES_IN_PIECES) for f in whole.formats)
+    assert whole.job is not None and not any(f.is_any_of(WRITES_IN_PIECES) for f in whole.formats)
     assert reading_outcome(whole).job is not None

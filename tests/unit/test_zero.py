@@ -49,8 +49,8 @@ def test_parameters_are_told_from_gradients(wide: bool) -> None:
     weights = draw.standard_normal(500)
     steps = [weights := weights + 0.01 * draw.standard_normal(500) for _ in range(4)]
     told, labelled = maybe_zero([reduced(stored(values)) for values in steps])
-    assert len(told) == 1 and told[0].of(MAY_BE_ZERO)
-    assert all(c.assumed[0].of(ONE_ALL_REDUCE) for c in labelled)
+    assert len(told) == 1 and told[0].is_any_of(MAY_BE_ZERO)
+    assert all(c.assumed[0].is_any_of(ONE_ALL_REDUCE) for c in labelled)
     gradients = [draw.standard_normal(500) for _ in range(4)]
     told, labelled = maybe_zero([reduced(stored(values)) for values in gradients])
     assert not told and not any(c.assumed for c in labelled)
@@ -58,4 +58,4 @@ def test_parameters_are_told_from_gradients(wide: bool) -> None:
     assert not maybe_zero([reduced(stored(values)) for values in steps[:2]])[0]
     gathered = [replace(reduced(stored(values)), kind="all_gather") for values in steps]
     told, _ = maybe_zero(gathered)
-    assert len(told) == 1 and told[0].of(MAY_BE_SHARDED)
+    assert len(told) == 1 and told[0].is_any_of(MAY_BE_SHARDED)

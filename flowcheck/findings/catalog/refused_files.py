@@ -1,4 +1,4 @@
-"""Text files that a user names (job files, NCCL's logs) and that hold something else."""
+"""Files that a user names (job files, NCCL's logs, learned jobs) and that hold something else."""
 
 from __future__ import annotations
 
@@ -27,4 +27,36 @@ NOT_UTF_8 = Entry(
     "its line {line} is not in UTF-8: save the file as UTF-8",
     cause="An editor wrote it in another encoding, such as Latin-1.",
     remedy="Correct that line in an editor, and save the file as UTF-8.",
+)
+
+NOT_A_LEARNED_JOB = Entry(
+    "learned_job.not_one",
+    "not a learned job: {error}",
+    cause="The file is damaged, or of another program or release.",
+    remedy="Name another one, or none: the job is learned again from its start-up.",
+)
+RECORD_REFUSED = Entry(
+    "learned_job.record_refused",
+    "{path}: {why}",
+    cause="The run's record of what it learned is damaged, or of another release. Its checkpoints "
+    "do not depend on it.",
+    remedy="`flowcheck restore --checkpoint FOLDER` reads a checkpoint of the run without it; "
+    "`flowcheck up JOB.toml` learns the job again when the trainer starts.",
+)
+UNKNOWN_FORMAT = Entry(
+    "learned_job.unknown_format",
+    "the learned job is of format {format}; this release reads formats up to {newest}",
+    remedy="Read it with the FlowCheck release that wrote it.",
+)
+ALGORITHM_NOT_FOLLOWED = Entry(
+    "learned_job.algorithm_not_followed",
+    "a learned job has a collective by {algorithm}: not followed",
+    cause="A later release of FlowCheck wrote the file, or it is damaged.",
+    remedy="Learn the job again, or use the release that wrote it.",
+)
+NEVER_BY_ALGORITHM = Entry(
+    "learned_job.never_by_algorithm",
+    "a learned job has a {kind} by {algorithm}, which NCCL never makes",
+    cause="The file is damaged, or was changed.",
+    remedy="Name another one, or none: the job is learned again from its start-up.",
 )

@@ -10,7 +10,7 @@ from flowcheck.lab.cluster.cluster_ownership import reserved
 from flowcheck.lab.cluster.cluster_setup import down, up
 from flowcheck.lab.cluster.cluster_spec import UPLINK, Cluster, Mirror, parse_mirrors
 from flowcheck.lab.cluster.cluster_status import status
-from flowcheck.lab.cluster.network_namespaces import enter, run_in
+from flowcheck.lab.cluster.network_namespaces import command_prefix_in, run_in
 from flowcheck.lab.cluster.ring_mirror_coverage import RingCoverage, coverage
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "Cluster",
     "Mirror",
     "RingCoverage",
+    "command_prefix_in",
     "coverage",
     "down",
-    "enter",
     "parse_mirrors",
     "reserved",
     "run_in",

@@ -41,7 +41,7 @@ def up(cluster: Cluster) -> Cluster:
     require_root()
     if cluster.switch == "ovs":
         open_vswitch_daemon.require()
-    with cluster_state_file.one_at_a_time():
+    with cluster_state_file.cluster_command_lock():
         taken = cluster_state_file.load(cluster.name)
         if taken is not None or network_namespaces.existing(prefix(cluster.name)):
             is_up = taken is not None and taken.whole
@@ -59,7 +59,7 @@ def down(name: str) -> Removed:
     this is not root, or a process does not end."""
     require_root()
     check_name(name)
-    with cluster_state_file.one_at_a_time():
+    with cluster_state_file.cluster_command_lock():
         return _remove(name)
 
 
@@ -83,7 +83,7 @@ def _make(cluster: Cluster) -> None:
     veth_links.connect(cluster)
     if cluster.switch == "ovs":
         # Before the switch opens its sockets: they have the size that is the default then.
-        now.said += socket_buffer_sysctls.raise_for(cluster.name)
+        now.said += socket_buffer_sysctls.raise_sysctls_for(cluster.name)
         open_vswitch_daemon.build(cluster, cluster_state_file.folder_of(cluster.name), born)
     else:
         linux_bridge.build(cluster)
@@ -99,9 +99,9 @@ def _remove(name: str) -> Removed:
         # Another release's, say: whoever runs in the namespaces is found without it.
         left = None
     there = network_namespaces.existing(prefix(name))
-    ended = namespace_processes.end_members(there, left.processes if left else ())
+    ended = namespace_processes.end_processes_in(there, left.processes if left else ())
     for namespace in there:
         network_namespaces.remove(namespace)
-    said = socket_buffer_sysctls.put_back(name)
-    files = cluster_state_file.forget(name)
+    said = socket_buffer_sysctls.restore_sysctls(name)
+    files = cluster_state_file.remove_state_files(name)
     return Removed(tuple(there), tuple(ended), tuple(said), files)

@@ -68,12 +68,12 @@ def load(name: str) -> ClusterState | None:
         ) from error
 
 
-def names() -> list[str]:
+def cluster_names() -> list[str]:
     """Names of the clusters that have a state file."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
-def forget(name: str) -> bool:
+def remove_state_files(name: str) -> bool:
     """Removes all files of cluster `name`; True if there was one."""
     there = [state_file_path(name), temporary_path(state_file_path(name)), folder_of(name)]
     found = any(path.exists() for path in there)
@@ -84,7 +84,7 @@ def forget(name: str) -> bool:
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
+def cluster_command_lock() -> Iterator[None]:
     """Context manager that allows one `up` or `down` at a time on this machine, by a lock on the
     folder. A child process of a killed `up` holds the lock until it executes its program; then it
     is in its namespace and can be found there."""

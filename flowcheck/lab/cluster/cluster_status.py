@@ -45,7 +45,7 @@ def status(name: str) -> dict[str, Any] | None:
     faults += [
         PROCESS_ENDED(what=process.what, pid=process.pid)
         for process in found.processes
-        if not namespace_processes.alive(process)
+        if not namespace_processes.is_running(process)
     ]
     answer = describe(cluster)
     if cluster.switch_namespace in there and cluster.checkpoint_namespace in there:
@@ -110,7 +110,7 @@ def _faults(route: IPRoute, cluster: Cluster) -> list[Finding]:
     if cluster.switch == "bridge":
         for one in cluster.mirrors:
             name = port_name(one.port)
-            if _link(route, name) is not None and not linux_bridge.present(
+            if _link(route, name) is not None and not linux_bridge.has_mirror_filter(
                 route, index_of(route, name), one.direction
             ):
                 faults.append(MIRROR_GONE(str(one)))

@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.tcmsg import cls_u32, tcmsg
 from pyroute2.netlink.rtnl.tcmsg.common import tc_actions
 
 from flowcheck.lab.cluster.cluster_spec import BRIDGE, MONITOR, Cluster, Direction, port_name
-from flowcheck.lab.cluster.network_namespaces import needs, netlink
+from flowcheck.lab.cluster.network_namespaces import netlink, requires_kernel_feature
 from flowcheck.lab.cluster.veth_links import index_of
 
 ETH_P_ALL = 3
@@ -20,13 +20,15 @@ PREF = 1
 PARENTS: dict[Direction, int] = {"rx": 0xFFFFFFF2, "tx": 0xFFFFFFF3}
 
 
-def copy_to(route: IPRoute, port: int, direction: Direction, monitor: int) -> None:
+def add_mirror_filter(route: IPRoute, port: int, direction: Direction, monitor: int) -> None:
     """Adds a tc filter that copies all frames of one direction of `port` to `monitor` (interface
     indices)."""
     if not any(q["handle"] == TC_H_CLSACT & 0xFFFF0000 for q in route.get_qdiscs(index=port)):
-        with needs("tc's hook at a port (clsact)", "CONFIG_NET_SCH_INGRESS"):
+        with requires_kernel_feature("tc's hook at a port (clsact)", "CONFIG_NET_SCH_INGRESS"):
             route.tc("add", "clsact", port)
-    with needs("a mirror (u32, mirred)", "CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"):
+    with requires_kernel_feature(
+        "a mirror (u32, mirred)", "CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"
+    ):
         route.nlm_request_batch([_filter(port, direction, monitor)])
 
 
@@ -59,8 +61,8 @@ def remove_mirrors(cluster: Cluster) -> None:
             route.tc("del", "clsact", index_of(route, port_name(port)))
 
 
-def present(route: IPRoute, port: int, direction: Direction) -> bool:
-    """Whether the filter of copy_to() exists."""
+def has_mirror_filter(route: IPRoute, port: int, direction: Direction) -> bool:
+    """Whether the filter of add_mirror_filter() exists."""
     try:
         return bool(route.get_filters(index=port, parent=PARENTS[direction]))
     except NetlinkError:
@@ -74,7 +76,7 @@ NUD_NOARP = 0x40  # a bridge calls an entry with it static: forwarded to, never 
 def build(cluster: Cluster) -> None:
     """Builds the bridge: ports, one static address per port, mirrors. The links must exist."""
     with netlink(cluster.switch_namespace) as route:
-        with needs("a Linux bridge", "CONFIG_BRIDGE"):
+        with requires_kernel_feature("a Linux bridge", "CONFIG_BRIDGE"):
             route.link(
                 "add",
                 ifname=BRIDGE,
@@ -89,7 +91,9 @@ def build(cluster: Cluster) -> None:
         route.link("set", index=bridge, state="up")
         monitor = index_of(route, MONITOR)
         for mirror in cluster.mirrors:
-            copy_to(route, index_of(route, port_name(mirror.port)), mirror.direction, monitor)
+            add_mirror_filter(
+                route, index_of(route, port_name(mirror.port)), mirror.direction, monitor
+            )
 
 
 def _port(route: IPRoute, bridge: int, port: int, mac: str) -> None:

@@ -35,7 +35,7 @@ class ProcessIdentity:
     what: str
 
 
-def look(pid: int) -> ProcessIdentity | None:
+def find_process(pid: int) -> ProcessIdentity | None:
     """The process with this pid now; None: there is none, or it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
@@ -46,13 +46,13 @@ def look(pid: int) -> ProcessIdentity | None:
     return None if fields[0] in "ZX" else ProcessIdentity(pid, int(fields[19]), name)
 
 
-def alive(process: ProcessIdentity) -> bool:
+def is_running(process: ProcessIdentity) -> bool:
     """Whether the process still runs."""
-    now = look(process.pid)
+    now = find_process(process.pid)
     return now is not None and now.start == process.start
 
 
-def members(namespaces: Iterable[str]) -> list[ProcessIdentity]:
+def processes_in(namespaces: Iterable[str]) -> list[ProcessIdentity]:
     """All processes in the namespaces, except this one."""
     wanted = set()
     for name in namespaces:
@@ -65,30 +65,30 @@ def members(namespaces: Iterable[str]) -> list[ProcessIdentity]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        process = look(int(entry.name))
+        process = find_process(int(entry.name))
         if process is not None and _namespace(process.pid) in wanted:
             found.append(process)
     return found
 
 
-def end_members(
+def end_processes_in(
     namespaces: Sequence[str], others: Sequence[ProcessIdentity] = ()
 ) -> list[ProcessIdentity]:
     """Ends `others`, all processes in the namespaces, and those that they start meanwhile; returns
     the ended ones. Raises FlowCheckError if one does not end."""
     ended: list[ProcessIdentity] = []
-    todo = [process for process in others if alive(process)]
+    todo = [process for process in others if is_running(process)]
     for _ in range(ROUNDS):
-        todo += [process for process in members(namespaces) if process not in todo]
+        todo += [process for process in processes_in(namespaces) if process not in todo]
         if not todo:
             return ended
-        end(todo)
+        end_processes(todo)
         ended += todo
         todo = []
     raise FlowCheckError(PROCESSES_KEEP_STARTING(list(namespaces)))
 
 
-def end(processes: Iterable[ProcessIdentity]) -> None:
+def end_processes(processes: Iterable[ProcessIdentity]) -> None:
     """Sends SIGTERM, then SIGKILL, and waits. Raises FlowCheckError if a process does not end."""
     held: dict[int, ProcessIdentity] = {}
     try:
@@ -99,7 +99,7 @@ def end(processes: Iterable[ProcessIdentity]) -> None:
                 continue
             held[descriptor] = process
             # Asked after the pidfd was taken: from here on it means this life of the pid.
-            if not alive(process):
+            if not is_running(process):
                 os.close(descriptor)
                 del held[descriptor]
         left = _signal(set(held), signal.SIGTERM, TERM_LIMIT_S)

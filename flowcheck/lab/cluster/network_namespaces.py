@@ -19,10 +19,10 @@ from flowcheck.findings.catalog.lab_runs import KERNEL_REFUSED
 
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000  # linux/sched.h
-OWN = "/proc/thread-self/ns/net"
+OWN_NAMESPACE = "/proc/thread-self/ns/net"
 # Python has os.setns and os.unshare from 3.12 on.
 _libc = ctypes.CDLL(None, use_errno=True)
-HIDE = (
+HIDE_FOLDERS_SCRIPT = (
     'n=$1; shift; while [ $n -gt 0 ]; do mount -t tmpfs -o ro none "$1" || exit 126; shift; '
     'n=$((n-1)); done; exec "$@"'
 )
@@ -31,7 +31,7 @@ follows."""
 
 
 @contextmanager
-def needs(what: str, feature: str) -> Iterator[None]:
+def requires_kernel_feature(what: str, feature: str) -> Iterator[None]:
     """Context manager that turns the kernel's refusal of `what` into an error naming the missing
     `feature`. Raises FlowCheckError."""
     try:
@@ -46,9 +46,9 @@ def needs(what: str, feature: str) -> Iterator[None]:
 
 
 @contextmanager
-def inside(namespace: str) -> Iterator[None]:
+def in_namespace(namespace: str) -> Iterator[None]:
     """Context manager: this thread, and every process that it starts, is in `namespace`."""
-    home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+    home = os.open(OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(FOLDER / namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -66,15 +66,17 @@ def inside(namespace: str) -> Iterator[None]:
 @contextmanager
 def netlink(namespace: str) -> Iterator[IPRoute]:
     """Context manager with a netlink socket of `namespace`; this thread is in it as well."""
-    with inside(namespace), IPRoute() as route:
+    with in_namespace(namespace), IPRoute() as route:
         yield route
 
 
 def create(namespace: str) -> None:
     """Creates a namespace with lo up and IPv6 disabled, which would send its own traffic."""
-    home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+    home = os.open(OWN_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with needs("a network namespace", "root (CAP_SYS_ADMIN) and CONFIG_NET_NS"):
+        with requires_kernel_feature(
+            "a network namespace", "root (CAP_SYS_ADMIN) and CONFIG_NET_NS"
+        ):
             _call(_libc.unshare, CLONE_NEWNET)
             try:
                 netns.attach(namespace, threading.get_native_id())
@@ -112,20 +114,21 @@ def existing(beginning: str) -> list[str]:
     return sorted(path.name for path in FOLDER.iterdir() if path.name.startswith(beginning))
 
 
-def enter(namespace: str, hide: Sequence[Path] = ()) -> list[str]:
+def command_prefix_in(namespace: str, hide: Sequence[Path] = ()) -> list[str]:
     """Command prefix that runs a command in `namespace`. hide: folders that are empty for the
     command, like the files of another machine."""
     prefix = ["ip", "netns", "exec", namespace]
     if hide:
-        prefix += ["sh", "-c", HIDE, "hide", str(len(hide)), *map(str, hide)]
+        prefix += ["sh", "-c", HIDE_FOLDERS_SCRIPT, "hide", str(len(hide)), *map(str, hide)]
     return prefix
 
 
 def run_in(
     namespace: str, argv: Sequence[str], *, hide: Sequence[Path] = (), **options: Any
 ) -> subprocess.Popen[Any]:
-    """Starts a command in `namespace`. hide: as in enter(); options: as for subprocess.Popen."""
-    return subprocess.Popen([*enter(namespace, hide), *argv], **options)
+    """Starts a command in `namespace`. hide: as in command_prefix_in();
+    options: as for subprocess.Popen."""
+    return subprocess.Popen([*command_prefix_in(namespace, hide), *argv], **options)
 
 
 def _remove_link(route: IPRoute, index: int) -> None:

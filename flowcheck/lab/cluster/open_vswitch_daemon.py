@@ -19,8 +19,8 @@ from flowcheck.findings.catalog.lab_runs import (
     OVS_PORT_NOT_OPEN,
 )
 from flowcheck.lab.cluster.cluster_spec import BRIDGE, MONITOR, Cluster, port_name
-from flowcheck.lab.cluster.namespace_processes import ProcessIdentity, look
-from flowcheck.lab.cluster.network_namespaces import inside, netlink
+from flowcheck.lab.cluster.namespace_processes import ProcessIdentity, find_process
+from flowcheck.lab.cluster.network_namespaces import in_namespace, netlink
 from flowcheck.lab.cluster.veth_links import index_of
 
 PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl")
@@ -70,7 +70,7 @@ class LabOpenVSwitch:
         message."""
         where = str(self._folder)
         files = {"OVS_RUNDIR": where, "OVS_LOGDIR": where, "OVS_DBDIR": where}
-        with inside(self._cluster.switch_namespace):
+        with in_namespace(self._cluster.switch_namespace):
             done = subprocess.run(
                 command,
                 check=False,
@@ -97,7 +97,7 @@ class LabOpenVSwitch:
             f"--log-file={self._folder}/{program}.log",
             f"--unixctl={self._folder}/{program}.ctl",
         )
-        process = look(int(pid_file.read_text()))
+        process = find_process(int(pid_file.read_text()))
         if process is None:
             raise FlowCheckError(OVS_ENDED(program=program, log=self._folder / f"{program}.log"))
         born(process)

@@ -11,10 +11,10 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import NOT_A_SYSCTL_RECORD, SYSCTL_REFUSED
 from flowcheck.lab.cluster import cluster_state_file
 
-WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
+SYSCTL_BYTES_LEAST = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
 """Bytes. Open vSwitch reads its ports through sockets of the default buffer size, which overflow
 at a few thousand frames per second; it has no setting of its own."""
-RECORD = cluster_state_file.FOLDER / ".sysctls"
+RAISED_SYSCTLS_FILE = cluster_state_file.FOLDER / ".sysctls"
 
 
 class RaisedSysctls(msgspec.Struct):
@@ -24,15 +24,15 @@ class RaisedSysctls(msgspec.Struct):
     users: list[str]
 
 
-def raise_for(name: str) -> list[str]:
-    """Raises settings that are lower than WANTED, for cluster `name`; returns sentences about the
-    changes."""
-    record = _load() or RaisedSysctls({key: _read(key) for key in WANTED}, [])
+def raise_sysctls_for(name: str) -> list[str]:
+    """Raises settings that are lower than SYSCTL_BYTES_LEAST, for cluster `name`; returns
+    sentences about the changes."""
+    record = _load() or RaisedSysctls({key: _read(key) for key in SYSCTL_BYTES_LEAST}, [])
     if name not in record.users:
         record.users.append(name)
-    write_atomically(RECORD, msgspec.json.encode(record), durable=False)
+    write_atomically(RAISED_SYSCTLS_FILE, msgspec.json.encode(record), durable=False)
     said = []
-    for key, wanted in WANTED.items():
+    for key, wanted in SYSCTL_BYTES_LEAST.items():
         if _read(key) < wanted:
             _write(key, wanted)
         if record.before[key] < wanted:
@@ -40,7 +40,7 @@ def raise_for(name: str) -> list[str]:
     return said
 
 
-def put_back(name: str) -> list[str]:
+def restore_sysctls(name: str) -> list[str]:
     """Restores the settings if no other cluster needs them; returns sentences about what was
     restored, and what was not and why."""
     record = _load()
@@ -48,28 +48,28 @@ def put_back(name: str) -> list[str]:
         return []
     record.users.remove(name)
     if record.users:
-        write_atomically(RECORD, msgspec.json.encode(record), durable=False)
+        write_atomically(RAISED_SYSCTLS_FILE, msgspec.json.encode(record), durable=False)
         return []
     said = []
     for key, before in record.before.items():
         now = _read(key)
-        if now == WANTED[key] and now != before:
+        if now == SYSCTL_BYTES_LEAST[key] and now != before:
             _write(key, before)
             said.append(f"{key} = {before} again")
         elif now != before:
             said.append(f"{key} is {now}, which somebody else set: left alone")
-    RECORD.unlink()
+    RAISED_SYSCTLS_FILE.unlink()
     return said
 
 
 def _load() -> RaisedSysctls | None:
-    RECORD.with_name(f".{RECORD.name}.new").unlink(missing_ok=True)
+    RAISED_SYSCTLS_FILE.with_name(f".{RAISED_SYSCTLS_FILE.name}.new").unlink(missing_ok=True)
     try:
-        return msgspec.json.decode(RECORD.read_bytes(), type=RaisedSysctls)
+        return msgspec.json.decode(RAISED_SYSCTLS_FILE.read_bytes(), type=RaisedSysctls)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise FlowCheckError(NOT_A_SYSCTL_RECORD(path=RECORD, error=error)) from error
+        raise FlowCheckError(NOT_A_SYSCTL_RECORD(path=RAISED_SYSCTLS_FILE, error=error)) from error
 
 
 def _file(key: str) -> Path:

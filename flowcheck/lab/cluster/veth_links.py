@@ -11,7 +11,7 @@ from ipaddress import IPv4Interface
 from pyroute2 import IPRoute
 
 from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
-from flowcheck.lab.cluster.network_namespaces import inside, needs, netlink
+from flowcheck.lab.cluster.network_namespaces import in_namespace, netlink, requires_kernel_feature
 
 SIOCETHTOOL = 0x8946  # linux/sockios.h
 # linux/ethtool.h: ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}. Off from the last to the first: a
@@ -38,10 +38,13 @@ def connect(cluster: Cluster) -> None:
 def _cable(cluster: Cluster, port: str, namespace: str, mac: str, mtu: int) -> None:
     """The far end is born in its namespace: no other ever sees it."""
     peer = {"ifname": UPLINK, "address": mac, "mtu": mtu, "net_ns_fd": namespace}
-    with netlink(cluster.switch_namespace) as route, needs("a veth pair", "CONFIG_VETH"):
+    with (
+        netlink(cluster.switch_namespace) as route,
+        requires_kernel_feature("a veth pair", "CONFIG_VETH"),
+    ):
         route.link("add", ifname=port, kind="veth", mtu=mtu, peer=peer)
     for where, name in ((cluster.switch_namespace, port), (namespace, UPLINK)):
-        with inside(where):
+        with in_namespace(where):
             offloads_off(name)
         with netlink(where) as route:
             route.link("set", index=index_of(route, name), state="up")
@@ -76,5 +79,5 @@ def offloads_off(interface: str) -> None:
         for command in OFFLOADS:
             value = array.array("B", struct.pack("II", command, 0))
             request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
-            with needs(f"{interface} without offloads", "ethtool's ioctl"):
+            with requires_kernel_feature(f"{interface} without offloads", "ethtool's ioctl"):
                 fcntl.ioctl(control, SIOCETHTOOL, request)

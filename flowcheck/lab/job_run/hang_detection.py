@@ -14,7 +14,7 @@ from threading import Event
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import TRAINERS_HANG
 from flowcheck.findings.finding import Finding
-from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
+from flowcheck.lab.job_run.torchrun_trainers import Trainers, process_tree
 
 STEP_LIMIT_S = 120.0
 """Seconds without a new step after which trainers count as hung; only time in which they had a CPU
@@ -77,7 +77,7 @@ def stacks(trainers: Trainers) -> list[str]:
     """One line per host: its log and the line at which its rank was. Ends the ranks."""
     before = [log.stat().st_size for log in trainers.logs]
     for pid in trainers.pids():
-        if len(family(pid)) == 1:  # a rank: torchrun has children
+        if len(process_tree(pid)) == 1:  # a rank: torchrun has children
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGABRT)
     deadline_s, found = time.monotonic() + TOLD_LIMIT_S, [""] * len(before)

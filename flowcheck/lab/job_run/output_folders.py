@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.refused_lab_options import (
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
 
-MARK = ".flowcheck-lab"
+MARKER_FILE = ".flowcheck-lab"
 """File in each folder that a lab run made, created first. It marks the folder's contents as
 replaceable."""
 KEY = "--out"
@@ -44,7 +44,7 @@ def check_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
 
 def is_ours(folder: Path) -> bool:
     """Whether a lab run made the folder, or it is empty."""
-    mark = folder / MARK
+    mark = folder / MARKER_FILE
     if next(folder.iterdir(), None) is None:
         return True
     return mark.is_file() and not mark.is_symlink()
@@ -62,7 +62,7 @@ def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> N
         if each.exists():
             shutil.rmtree(each)
         each.mkdir(parents=True)
-        (each / MARK).touch()
+        (each / MARKER_FILE).touch()
 
 
 def _is_within(inner: Path, outer: Path) -> bool:

@@ -67,7 +67,7 @@ class Display:
         return table
 
 
-def as_typed() -> str:
+def typed_flowcheck_command() -> str:
     """The `flowcheck` command as another terminal can run it: its path, unless PATH of every shell
     has it."""
     own = Path(sys.argv[0]).absolute()

@@ -25,7 +25,7 @@ from flowcheck.lab.cluster import UPLINK, Cluster
 from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
 from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
-from flowcheck.replica.user_code import file_module
+from flowcheck.replica.user_code import import_file
 from flowcheck.step_numbers import Step
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
@@ -183,7 +183,7 @@ def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
         raise ConfigError(option, told, TRAINER_TAKES[option]) from error
 
 
-def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
+def optimizer_settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
     """The [optimizer] table for these arguments of the training script, as a user would state it.
     Raises ConfigError for arguments that the script refuses."""
     given = script_module().arguments(["--steps", str(steps), *arguments])
@@ -209,7 +209,7 @@ def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
 
 def job_file(plan: LabPlan, *, digests: bool = True) -> str:
     """The job file as an operator would write it. digests: hash every step, for comparison."""
-    settings = settings_of(plan.arguments, plan.steps)
+    settings = optimizer_settings_of(plan.arguments, plan.steps)
     if plan.jobs > 1 and "clip_norm" in settings:
         settings["clip_alone"] = True
     several = [f"jobs = {plan.jobs}", "together = false"] if plan.jobs > 1 else []
@@ -267,6 +267,6 @@ def optimizer_lines(settings: dict[str, Any]) -> list[str]:
 def script_module() -> Any:
     """The training script as an imported module, for its argument parser."""
     try:
-        return file_module(GPT)
+        return import_file(GPT)
     except SystemExit as error:
         raise ConfigError("script", str(GPT), SCRIPT_ENDED(str(error.code))) from error

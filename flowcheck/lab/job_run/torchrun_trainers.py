@@ -14,13 +14,13 @@ from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import TRAINER_ENDED
-from flowcheck.lab.cluster import Cluster, enter
+from flowcheck.lab.cluster import Cluster, command_prefix_in
 from flowcheck.step_numbers import START, Step
 
 END_LIMIT_S = 20.0
 """Seconds for a killed torchrun to disappear. A choice: a longer limit delays the end of a run on
 a machine that is stuck."""
-ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+TRAINER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 """Environment of all trainers. With PYTHONFAULTHANDLER a rank that gets SIGABRT writes the stacks
 of its threads to its log."""
 
@@ -55,7 +55,7 @@ class Trainers:
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank, (host, log) in enumerate(zip(hosts, self.logs, strict=True)):
             command = [
-                *enter(cluster.host_namespace(host)),
+                *command_prefix_in(cluster.host_namespace(host)),
                 *pin,
                 sys.executable,
                 *("-m", "torch.distributed.run"),
@@ -71,7 +71,7 @@ class Trainers:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **ALWAYS, **environment},
+                    env={**os.environ, **TRAINER_ENVIRONMENT, **environment},
                     start_new_session=True,
                 )
             self._processes.append(process)
@@ -101,7 +101,7 @@ class Trainers:
 
     def pids(self) -> list[int]:
         """Pids of all running processes of all hosts."""
-        return [pid for process in self._processes for pid in family(process.pid)]
+        return [pid for process in self._processes for pid in process_tree(process.pid)]
 
     def kill(self) -> None:
         """Sends SIGKILL to all processes of all hosts, as if the rack lost power."""
@@ -113,7 +113,7 @@ class Trainers:
                 process.wait(END_LIMIT_S)
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """Pids of a process and all its descendants; torchrun's workers are in sessions of their
     own."""
     found = [pid]

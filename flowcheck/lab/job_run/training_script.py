@@ -38,7 +38,7 @@ _WHOLE = {
     "stop-at": "--steps before `--` says where the run ends",
     "resume": "every run begins at its first step",
 }
-LAB_DECIDES: Mapping[str, Mapping[str, str]] = {
+OPTIONS_SET_BY_LAB: Mapping[str, Mapping[str, str]] = {
     "train": _SAME
     | {
         "stop-at": "--steps before `--` says where the run ends, --kill-at where it is killed",
@@ -62,7 +62,7 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
     that the lab sets itself, ConfigError for arguments that the script refuses."""
     before = _values(())
     given = _values(arguments)
-    for option, instead in LAB_DECIDES[verb].items():
+    for option, instead in OPTIONS_SET_BY_LAB[verb].items():
         if given[option] != before[option]:
             raise FlowCheckError(OPTION_DECIDED(option=option, verb=verb, instead=instead))
 

@@ -19,18 +19,24 @@ from flowcheck.lab import cluster
 from flowcheck.lab.cluster import UPLINK
 from flowcheck.lab.job_run.digest_comparison import trainer_digests
 from flowcheck.lab.job_run.hang_detection import HangDetector
-from flowcheck.lab.job_run.run_plan import GPT, MASTER_PORT, LabPlan, optimizer_lines, settings_of
+from flowcheck.lab.job_run.run_plan import (
+    GPT,
+    MASTER_PORT,
+    LabPlan,
+    optimizer_lines,
+    optimizer_settings_of,
+)
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
 from flowcheck.lab.recording.packet_tap import PacketTap, TapCounts
 from flowcheck.replica.optimizer_step.c_kernel_args import square_root_name
 
 LOOK_S = 0.1
 """Seconds between two checks of the processes. A choice: a shorter time costs CPU time."""
-ENDS = (".pcapng", ".json", ".toml")
+FILE_SUFFIXES = (".pcapng", ".json", ".toml")
 """Suffixes of a recording's files: capture, ground truth, job file."""
 ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}
 ITEM_BYTES |= {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
-SAME = ("kind", "dtype", "count", "protocol", "channels", "ranks")
+FIELDS_EQUAL_ON_ALL_RANKS = ("kind", "dtype", "count", "protocol", "channels", "ranks")
 """Fields that all ranks must report equally for one collective."""
 
 
@@ -78,7 +84,7 @@ def record(
     with atomic_path(capture, durable=False) as place:
         with cluster.reserved(plan.cluster.name):
             seen = _captured(plan, launched, place, said)
-        collectives = condensed(plan.trainers_folder / "truth", plan.cluster.hosts)
+        collectives = collectives_of_all_ranks(plan.trainers_folder / "truth", plan.cluster.hosts)
     told = plan.digests if own else digests
     steps = trainer_digests(told) if told else {}
     truth: dict[str, Any] = {
@@ -109,8 +115,8 @@ def record(
 def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:
     """Paths of the files of a recording named `out` (with or without suffix). own: it is the lab's
     own script, which gets a job file. Raises ConfigError if one exists and `force` is not set."""
-    name = out.stem if out.suffix in ENDS else out.name
-    found = [out.with_name(name + end) for end in (ENDS if own else ENDS[:-1])]
+    name = out.stem if out.suffix in FILE_SUFFIXES else out.name
+    found = [out.with_name(name + end) for end in (FILE_SUFFIXES if own else FILE_SUFFIXES[:-1])]
     for path in found:
         if os.path.lexists(path) and not (force and path.is_file() and not path.is_symlink()):
             plain = path.is_file() and not path.is_symlink()
@@ -151,7 +157,7 @@ def _run(plan: LabPlan, script: Script) -> None:
         trainers.kill()
 
 
-def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
+def collectives_of_all_ranks(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """All collectives in rank 0's order: kind, bytes, protocol, and the sha256 of the result; a
     list with one per rank if the ranks' results differ. folder: the ranks' ground truth logs.
     Raises FlowCheckError if the ranks report different collectives."""
@@ -161,12 +167,14 @@ def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
         key = (first["group"], first["index"])
         alike = [of_rank for of_rank in (_find(lines, key) for lines in told) if of_rank]
         if first["kind"] not in ("send", "recv") and any(
-            [other[name] for name in SAME] != [first[name] for name in SAME] for other in alike
+            [other[name] for name in FIELDS_EQUAL_ON_ALL_RANKS]
+            != [first[name] for name in FIELDS_EQUAL_ON_ALL_RANKS]
+            for other in alike
         ):
             raise FlowCheckError(ACCOUNTS_DIFFER(number=position, accounts=str(alike)))
         hashes = [one.get("sha256") for one in alike]
         found.append(
-            {name: first[name] for name in ("group", *SAME)}
+            {name: first[name] for name in ("group", *FIELDS_EQUAL_ON_ALL_RANKS)}
             | {
                 "bytes": first["count"] * ITEM_BYTES[first["dtype"]],
                 "sha256": hashes[0] if len(set(hashes)) == 1 else hashes,
@@ -197,7 +205,7 @@ def _comment(plan: LabPlan, script: Script) -> str:
 
 def _job(plan: LabPlan) -> str:
     """The job file of the lab's own script; its schedule by the path from here."""
-    settings = settings_of(plan.arguments, plan.steps)
+    settings = optimizer_settings_of(plan.arguments, plan.steps)
     here = Path.cwd()
     script = GPT.relative_to(here) if GPT.is_relative_to(here) else GPT
     settings["schedule"] = f"{script}:schedule"

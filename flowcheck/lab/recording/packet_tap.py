@@ -13,7 +13,7 @@ from types import TracebackType
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import FRAMES_DROPPED
-from flowcheck.lab.cluster.network_namespaces import inside
+from flowcheck.lab.cluster.network_namespaces import in_namespace
 from flowcheck.lab.recording.pcapng_writer import PcapngWriter
 
 ETH_P_ALL = 3
@@ -49,7 +49,7 @@ class PacketTap:
         self._path, self._interface, self._comment = path, interface, comment
         self._ended = threading.Event()
         self._error: Exception | None = None
-        with inside(namespace):
+        with in_namespace(namespace):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)

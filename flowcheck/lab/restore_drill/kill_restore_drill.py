@@ -21,7 +21,7 @@ from flowcheck.lab.job_run.digest_comparison import (
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
 from flowcheck.lab.job_run.hang_detection import HangDetector
 from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders
-from flowcheck.lab.job_run.run_display import Display, as_typed
+from flowcheck.lab.job_run.run_display import Display, typed_flowcheck_command
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
 from flowcheck.lab.job_run.training_script import checkpoint_path
@@ -173,13 +173,13 @@ class KillRestoreDrill:
         plan = self._plan
         job = plan.services_folder / "job.toml"
         job.write_text(job_file(plan))
-        enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
+        enter = cluster.command_prefix_in(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
         services = FlowCheckServices(job, plan.run, plan.services_folder / "up.log", enter=enter)
         services.wait_listening()
         self._display.print_line(
             "services are up on the checkpoint node; they see the mirror port alone"
         )
-        own, run = as_typed(), quote(str(plan.run))
+        own, run = typed_flowcheck_command(), quote(str(plan.run))
         self._display.print_line(f"to watch them from another terminal: {own} top --run {run}")
         self._display.print_line(
             f"or in a browser, at the address this prints: {own} watch --run {run}"

@@ -179,7 +179,7 @@ class RoceGroup(Base):  # type: ignore[misc]
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> RoceWork:
         """All-reduce of one tensor in place. opts.reduceOp: the operation; default: sum."""
-        return self.allreduce_coalesced([only(tensors)], opts)
+        return self.allreduce_coalesced([only_element(tensors)], opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> RoceWork:
         """One all-reduce per tensor, in order."""
@@ -196,17 +196,17 @@ class RoceGroup(Base):  # type: ignore[misc]
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> RoceWork:
         """Broadcast of one tensor from opts.rootRank, in place."""
-        flat, root = as_bytes(only(tensors)), 0 if opts is None else int(opts.rootRank)
+        flat, root = as_bytes(only_element(tensors)), 0 if opts is None else int(opts.rootRank)
         return self._run(BROADCAST, flat, flat, RoceWork(tensors), peer=root)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> RoceWork:
         """Sends a tensor to `peer`, in order; the tag is ignored, as in NCCL."""
-        flat = as_bytes(only(tensors))
+        flat = as_bytes(only_element(tensors))
         return self._run(SEND, flat, flat, RoceWork(tensors), peer=peer)
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> RoceWork:
         """Receives a tensor from `peer`, in order; the tag is ignored."""
-        flat = as_bytes(only(tensors))
+        flat = as_bytes(only_element(tensors))
         return self._run(RECV, flat, flat, RoceWork(tensors), peer=peer)
 
     def abort(self) -> None:
@@ -227,7 +227,7 @@ class RoceGroup(Base):  # type: ignore[misc]
             self._communicator.close()
 
 
-def only(tensors: list[Any]) -> Any:
+def only_element(tensors: list[Any]) -> Any:
     """The only element of the list. Raises ValueError if it does not have exactly one."""
     if len(tensors) != 1:
         raise ValueError(f"a rank has one device here, {len(tensors)} tensors were given")
@@ -269,7 +269,7 @@ class BlockGroup(RoceGroup):
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> RoceWork:
         """All-gather into one tensor per rank; tensors of different sizes by broadcasts, as in
         ProcessGroupNCCL."""
-        made, taken = only(outputs), as_bytes(only(inputs))
+        made, taken = only_element(outputs), as_bytes(only_element(inputs))
         check_size("all_gather", len(made), self._size)
         parts = [as_bytes(tensor) for tensor in made]
         if any(part.numel() != taken.numel() for part in parts):
@@ -315,7 +315,7 @@ class BlockGroup(RoceGroup):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> RoceWork:
         """Reduce-scatter from one tensor per rank, all of equal size."""
-        made, blocks = only(outputs), only(inputs)
+        made, blocks = only_element(outputs), only_element(inputs)
         for block in blocks:
             check_size("reduce_scatter", block.numel(), made.numel())
         whole = torch.cat([as_numbers(block) for block in blocks])

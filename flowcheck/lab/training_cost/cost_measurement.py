@@ -27,9 +27,9 @@ from flowcheck.lab.job_run.hang_detection import HangDetector
 from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
-from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
+from flowcheck.lab.job_run.torchrun_trainers import Trainers, process_tree
 from flowcheck.lab.job_run.training_script import checkpoints_by_step
-from flowcheck.lab.training_cost.cost_figures import (
+from flowcheck.lab.training_cost.cost_statistics import (
     CASES,
     CaseMeasurement,
     CostCase,
@@ -47,7 +47,7 @@ FOLLOW_LIMIT_S = 60.0
 limit delays the error, a shorter one fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
 """CPU number of the trainers, and of everything else, so that they do not slow each other."""
-KEPT = 2
+CHECKPOINTS_KEPT = 2
 """Newest checkpoints that stay; older ones are removed, as a user would. A choice: one may still
 be being written, so at least two."""
 
@@ -129,7 +129,7 @@ def _watch(
     """CPU time at each new step until the trainers end."""
     samples: list[CpuSample] = []
     moving, seen = HangDetector(case.words, trainers), 0
-    serving = family(services.pid) if services is not None else []
+    serving = process_tree(services.pid) if services is not None else []
     training: list[int] = []
     while not trainers.ended():
         step = trainers.step()
@@ -140,7 +140,7 @@ def _watch(
             own = _cpu(training)
             if own is not None:
                 samples.append(CpuSample(step, own, _cpu(serving) or 0.0))
-            _forget(plan.trainers_folder / "job", Step(step - KEPT))
+            _forget(plan.trainers_folder / "job", Step(step - CHECKPOINTS_KEPT))
             display.show(case.words, {"step": step}, None)
         moving.check(step)
         Event().wait(LOOK_S)
@@ -166,7 +166,7 @@ def _forget(folder: Path, newest: Step) -> None:
 def _start_services(plan: LabPlan) -> FlowCheckServices:
     job = plan.services_folder / "job.toml"
     job.write_text(job_file(plan, digests=False))
-    enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
+    enter = cluster.command_prefix_in(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
     services = FlowCheckServices(job, plan.run, plan.services_folder / "up.log", enter=enter)
     try:
         services.wait_listening()

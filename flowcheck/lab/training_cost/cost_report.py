@@ -13,9 +13,9 @@ from rich.table import Table
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import NO_MATPLOTLIB
-from flowcheck.lab.training_cost.cost_figures import CASES, CaseMeasurement, CostFigures, figures
+from flowcheck.lab.training_cost.cost_statistics import CASES, CaseMeasurement, CostFigures, figures
 
-WORDS = {case.key: case.words for case in CASES}
+CASE_NAMES = {case.key: case.words for case in CASES}
 CAVEATS = (
     "Trainers share CPU 0; FlowCheck's services, and whatever else the lab runs, are on CPU 1.",
     "async_save's own thread belongs to the trainer's process and cannot be moved off CPU 0.",
@@ -28,7 +28,7 @@ CAVEATS = (
 )
 
 
-def told(measured: Sequence[CaseMeasurement]) -> dict[str, Any]:
+def figures_json(measured: Sequence[CaseMeasurement]) -> dict[str, Any]:
     """The measurements and figures for JSON."""
     return {
         "figures": [asdict(one) for one in figures(measured)],
@@ -68,7 +68,7 @@ def table(found: Sequence[CostFigures]) -> Table:
         shown.add_column(column, justify="right")
     for one in found:
         shown.add_row(
-            WORDS[one.case],
+            CASE_NAMES[one.case],
             f"{1e3 * one.median_s:,.0f} ms",
             f"{1e3 * one.p95_s:,.0f} ms",
             f"{one.time_ratio:.2f}",

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
-from flowcheck.ops.analysis.communicator_text import explain
-from flowcheck.ops.analysis.loss_consequences import ends_somewhere, known_missing
+from flowcheck.ops.analysis.communicator_text import communicator_lines
+from flowcheck.ops.analysis.packet_loss_consequences import is_end_unknown, known_missing
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
@@ -48,7 +48,7 @@ def print_report(
     out.print(_flows(reading.flows))
     out.print(escape(_addresses(reading.flows)))
     out.print(_collectives(reading.collectives))
-    for line in explain(summarize_communicators(reading)):
+    for line in communicator_lines(summarize_communicators(reading)):
         shown = escape(line) if line.startswith(" ") else f"[bold]{escape(line)}[/]"
         out.print(shown, highlight=False, soft_wrap=True)
     out.print(_weights(reading))
@@ -174,7 +174,7 @@ def _lost(reading: Reading) -> list[str]:
     sentences: list[str] = []
     for c in reading.collectives:
         missing = known_missing(c)
-        if ends_somewhere(c):
+        if is_end_unknown(c):
             start, stop = c.missing[-1]
             sentences.append(
                 f"#{c.index} {c.kind} ends somewhere in bytes [{start}, {stop}), its last line; "

@@ -22,12 +22,11 @@ from flowcheck.findings.catalog.capture_file_problems import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
-from flowcheck.ops.analysis.collective_roles import role_of
-from flowcheck.ops.analysis.collective_sources import sources_of
+from flowcheck.ops.analysis.collective_role_and_sources import role_of, sources_of
 from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
-from flowcheck.ops.analysis.loss_consequences import loss_findings
+from flowcheck.ops.analysis.packet_loss_consequences import loss_findings
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -62,9 +61,9 @@ def run(
     if reading.job is None:
         reading = replace(reading, why_not=(*reading.why_not, *non_nccl_reasons(tape.frames)))
     if rewritten:
-        reading = marked_unchecked(reading)
+        reading = with_unchecked_bytes(reading)
     rewriting = [NO_RIGHT_ICRC()] if rewritten else []
-    notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
+    notes = [*rewriting, *_notes(tape), *asked.contradictions(reading)]
     for note in notes:
         print(note, file=sys.stderr)
         if note.remedy and not as_json:
@@ -177,7 +176,7 @@ def has_no_right_icrc(tape: CaptureContents) -> bool:
     return not right and tape.frames.get("icrc_bad", 0) >= REWRITTEN_FRAMES
 
 
-def marked_unchecked(reading: Reading) -> Reading:
+def with_unchecked_bytes(reading: Reading) -> Reading:
     """The reading with the added assumption that its bytes are right, which no checksum
     confirms."""
     unchecked = BYTES_UNCHECKED()

@@ -142,7 +142,9 @@ def _communicator(number: int, found: Sequence[Collective]) -> CommunicatorSumma
     last = max(found, key=lambda c: (_named(c), c.index))
     ring = last.ring
     links = _links(last, found) if ring is not None else _pairs(found)
-    assumed = [told for one in found for told in one.assumed if told.of(*ABOUT_COMMUNICATORS)]
+    assumed = [
+        told for one in found for told in one.assumed if told.is_any_of(*ABOUT_COMMUNICATORS)
+    ]
     return CommunicatorSummary(
         number=number,
         ranks=last.ranks,

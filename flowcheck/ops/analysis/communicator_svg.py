@@ -37,7 +37,7 @@ NODE = 24
 MOST_NODES = 16
 """Most nodes of a ring that are all drawn. In a longer ring, nodes that no mirrored link touches
 are drawn as one."""
-MOST_TOLD = 8
+LABELLED_NODES_MAX = 8
 """Most nodes of a ring for which labels fit between them."""
 MOST_CELLS = 24
 """Most chunks whose links are drawn as cells of a row."""
@@ -155,7 +155,7 @@ def _arc(
     kind = "unseen" if link is None else "seen"
     arrow = {"class": f"link {kind}", "marker-end": f"url(#{kind}-end)"}
     add_element(group, "path", d=path, **arrow)
-    if link is not None and count <= MOST_TOLD:
+    if link is not None and count <= LABELLED_NODES_MAX:
         told = _told(link)
         # Inside the ring: beside the nodes stand their addresses.
         x, y = point_on_circle(centre, radius - 2.2 * LINE_HEIGHT, (place + 0.5) / count)

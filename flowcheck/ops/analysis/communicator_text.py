@@ -20,7 +20,7 @@ LABEL = 8
 """Width of a line's label in characters. A choice of layout."""
 
 
-def explain(communicators: Sequence[CommunicatorSummary]) -> list[str]:
+def communicator_lines(communicators: Sequence[CommunicatorSummary]) -> list[str]:
     """Lines of text about all communicators; [] if there are none."""
     return [line for one in communicators for line in lines_of(one)]
 
@@ -48,8 +48,8 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
         for connection in link.connections:
             yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")
     if one.coverage is not None:
-        yield _labelled("covers", covered(one, one.coverage))
-        for sentence in added(one, one.coverage):
+        yield _labelled("covers", coverage_text(one, one.coverage))
+        for sentence in coverage_gain_lines(one, one.coverage):
             yield _labelled("more", sentence)
     for told in one.assumed:
         yield _labelled("assumed", str(told))
@@ -97,7 +97,7 @@ def _carried(connection: Connection) -> str:
     return f"{told}, {connection.messages:,} messages, {connection.bytes:,} bytes"
 
 
-def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
+def coverage_text(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
     """Share of the result that the mirrored links carry if no frame is lost, as text."""
     around = (link for link in one.links if link.algorithm is Algorithm.RING)
     links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
@@ -119,7 +119,7 @@ def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
     return told
 
 
-def added(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
+def coverage_gain_lines(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
     """What mirroring a further link would add, one line per group of equivalent links."""
     for gain in coverage.gains:
         yield f"{_links(one, gain)}: {_gain(gain, coverage)}"

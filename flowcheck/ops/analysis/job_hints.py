@@ -12,16 +12,16 @@ import msgspec
 from flowcheck.config import JobTableConfig, ModelConfig, SourceConfig
 from flowcheck.findings.catalog.capture_file_problems import OTHER_MODEL
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.job_file_references import (
     read_nccl_log,
     sharded_model,
     with_factory_model,
 )
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents
 from flowcheck.stages.job_learning.job_file_match import unlike_hosts
 from flowcheck.stages.job_state.model_layout import stated_model_mismatch
-from flowcheck.wire.collectives.nccl_debug_log import other_job_sentence
+from flowcheck.wire.collectives.nccl_debug_log import other_job_finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
@@ -51,7 +51,7 @@ class JobHints:
             parted=self.sharded,
         )
 
-    def unlike(self, reading: Reading) -> list[Finding]:
+    def contradictions(self, reading: Reading) -> list[Finding]:
         """Findings about statements that the capture contradicts, so that they describe another
         job."""
         stated = self.stated or OperatorStatement()
@@ -62,7 +62,7 @@ class JobHints:
                 [OTHER_MODEL(factory=self.factory, mismatch=unlike)] if unlike is not None else []
             )
         ranks = [collective.ranks for collective in reading.collectives if collective.ring]
-        other = other_job_sentence(stated.rings, ranks)
+        other = other_job_finding(stated.rings, ranks)
         told += [other] if other is not None else []
         found = [part.job for part in reading.parts if part.job is not None]
         return [*told, *unlike_hosts(self.jobs, found)]
@@ -91,7 +91,7 @@ def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
 def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
     """Statements from a job file. files: the captures, for error messages. Raises ConfigError for
     an invalid job file."""
-    config = job_to_run(job, sources=tuple(SourceConfig(file=str(file)) for file in files))
+    config = load_checked_job(job, sources=tuple(SourceConfig(file=str(file)) for file in files))
     sharded = sharded_model(config)
     return JobHints(
         stated=config.stated,

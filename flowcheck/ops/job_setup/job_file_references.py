@@ -18,7 +18,7 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import ShardedModel
 from flowcheck.replica.sharding.zero_megatron_layout import ShardingSettings
 from flowcheck.stages.run_directory.job_run_dirs import job_count
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import NcclLog, parse_nccl_log
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
@@ -65,7 +65,7 @@ def factory_model(model: ModelConfig) -> MetaModel:
     )
 
 
-def check_rules(config: JobConfig) -> None:
+def check_optimizers_of_jobs(config: JobConfig) -> None:
     """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
     for number in range(1, job_count(config) + 1):
         own = config.job[number - 1] if config.job else None

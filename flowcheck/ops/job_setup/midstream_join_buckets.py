@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowcheck.config import JobConfig
-from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
+from flowcheck.findings.catalog.plan_figures import REVERSE_ORDER
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.stages.run_directory.job_run_dirs import job_count

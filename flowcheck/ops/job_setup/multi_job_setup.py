@@ -69,7 +69,9 @@ def job_settings(config: JobConfig, number: int) -> JobConfig:
     )
 
 
-def create_beside(config: JobConfig, run: RunDir, mount: Path, known: Sequence[PriorJob]) -> None:
+def create_further_run_dirs(
+    config: JobConfig, run: RunDir, mount: Path, known: Sequence[PriorJob]
+) -> None:
     """Run directories and staging of the further jobs; rings and flow tables are the first one's.
     known: [job]. Raises ConfigError or RingError, leaving nothing behind."""
     made: list[RunDir] = []

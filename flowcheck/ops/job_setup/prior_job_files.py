@@ -17,7 +17,7 @@ from flowcheck.replica.state_file.gradient_log import prepare_log
 from flowcheck.stages.job_learning.remembered_job import (
     REMEMBERED_JOB_FILE,
     STATED_MODEL_FILE,
-    may_join,
+    may_join_midstream,
     newest_remembered_job,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -47,7 +47,7 @@ def prior_jobs(
     return [
         PriorJob(
             newest_remembered_job(config, RunDir(root).job_run_dir(number).root)
-            if may_join(config)
+            if may_join_midstream(config)
             else None,
             None if model is None else msgspec.json.encode(model),
             None if units is None else msgspec.json.encode(units),

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 from flowcheck.config import JobConfig, check_clip_scope, encode_config
 from flowcheck.errors import ConfigError, LearnError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
-from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN, NO_RINGS
+from flowcheck.findings.catalog.shared_memory_files import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
-from flowcheck.ops.job_setup.multi_job_setup import create_beside, job_settings
+from flowcheck.ops.job_setup.multi_job_setup import create_further_run_dirs, job_settings
 from flowcheck.ops.job_setup.prior_job_files import PriorJob, prior_jobs, write_prior_job
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.hugepage_memory import (
+from flowcheck.plane.shared_memory.shared_memory_location import (
     SHM,
     MemoryFolder,
     available_bytes,
@@ -34,8 +34,8 @@ from flowcheck.stages.replica_update.gradient_sources.log_file_source import wri
 from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.service_loop import Signals, drive
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.service_loop import Signals, run_until_stopped
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -52,7 +52,7 @@ memory is placed."""
 STAGING_TABLES_BYTES = 48 << 20
 """Approximate bytes of the staging tables without the staged payload. Used only to choose where
 shared memory is placed."""
-Learned = tuple[bytes, bytes, bytes | None]
+EarlierJobFiles = tuple[bytes, bytes, bytes | None]
 """(job, weights, other broadcast tensors) of a job that was learned in an earlier run, each as the
 bytes of its file."""
 
@@ -72,7 +72,7 @@ def ordinary_bytes_free() -> int:
     return min(shm.f_bavail * shm.f_frsize, available_bytes())
 
 
-def create(
+def create_run(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
 ) -> tuple[RunDir, Finding]:
     """Creates the run directory and its shared memory; returns both it and a finding about where
@@ -108,7 +108,7 @@ def _create_in(
     place: MemoryFolder,
     config: JobConfig,
     root: Path,
-    learned: Learned | None,
+    learned: EarlierJobFiles | None,
     known: Sequence[PriorJob],
 ) -> tuple[RunDir, Finding]:
     run = RunDir.create(root, place.folder)
@@ -138,14 +138,14 @@ def _create_in(
             ).close()
             flows.close()
             ring.close()
-        create_beside(config, run, place.folder, known)
+        create_further_run_dirs(config, run, place.folder, known)
     except BaseException:
         run.remove()
         raise
     return run, place.why
 
 
-def _learned(job: Path) -> Learned:
+def _learned(job: Path) -> EarlierJobFiles:
     """Read before anything is made, for it may lie in the very run directory that is made anew."""
     weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
@@ -202,7 +202,7 @@ def supervise(
     )
     links = StageSockets(run.sockets, StageSockets.EVENTS)
     try:
-        drive(supervisor, links, until_drained=until_drained, signals=signals)
+        run_until_stopped(supervisor, links, until_drained=until_drained, signals=signals)
     except BaseException:
         if supervisor.checkpoint_helper is not None:
             supervisor.checkpoint_helper.close()
@@ -221,7 +221,7 @@ def _load_checkpoint() -> None:
 
 
 @contextmanager
-def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
+def removed_at_end(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
     """Context manager that removes the run at its end. Logs and records stay if `keep_records` is
     set, and after an exception, because its message names a log file."""
     try:

@@ -10,7 +10,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.planned_memory import (
+from flowcheck.findings.catalog.plan_figures import (
     COPY_OF_STEP,
     GRADIENTS_BEFORE_BASE,
     GRADIENTS_OF_APPLIED_STEPS,
@@ -20,9 +20,9 @@ from flowcheck.findings.catalog.planned_memory import (
 from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle.chain_runner import ordinary_bytes_free, shared_memory_need
 from flowcheck.ops.planning.memory_estimate import (
     MemoryEstimate,
@@ -32,23 +32,24 @@ from flowcheck.ops.planning.memory_estimate import (
     memory_json,
     replica_memory,
 )
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
-TOO_MUCH = 1
+EXIT_TOO_LITTLE_MEMORY = 1
 """Exit code where the job needs more memory than is free."""
 
 
 def run(path: Path, *, as_json: bool) -> int:
-    """Prints the memory that a job file needs; returns TOO_MUCH if that is more than is free, else
-    0. Raises ConfigError for an invalid job file, or one that states no model factory."""
+    """Prints the memory that a job file needs; returns EXIT_TOO_LITTLE_MEMORY if that is more
+    than is free, else 0. Raises ConfigError for an invalid job file, or one that states no model
+    factory."""
     from rich.console import Console
 
     from flowcheck.ops.planning.plan_report import memory_table
 
-    config = job_to_run(path)
+    config = load_checked_job(path)
     memory, free_bytes = memory_of_job(config), ordinary_bytes_free()
     short, advice = memory.bytes > free_bytes, _advice(config, memory)
     if as_json:
@@ -62,7 +63,7 @@ def run(path: Path, *, as_json: bool) -> int:
             "advice": msgspec.to_builtins(advice),
         }
         print(json.dumps(told))
-        return TOO_MUCH if short else 0
+        return EXIT_TOO_LITTLE_MEMORY if short else 0
     out = Console(highlight=False, soft_wrap=True)
     out.print(memory_table(memory))
     for one in advice:
@@ -70,7 +71,7 @@ def run(path: Path, *, as_json: bool) -> int:
     verdict = "does NOT fit" if short else "fits"
     sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
     out.print(printable(sentence), markup=False)
-    return TOO_MUCH if short else 0
+    return EXIT_TOO_LITTLE_MEMORY if short else 0
 
 
 def _advice(config: JobConfig, memory: MemoryEstimate) -> list[Finding]:

@@ -17,7 +17,11 @@ from flowcheck.findings.catalog.how_chains_end import (
     LEFT_WITH_REPLICA,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.hugepage_memory import SHM, hugetlbfs_mounts, with_user_folders
+from flowcheck.plane.shared_memory.shared_memory_location import (
+    SHM,
+    hugetlbfs_mounts,
+    with_user_folders,
+)
 from flowcheck.private_files import is_privately_owned
 from flowcheck.stages.run_directory.process_liveness import run_dir_of_memory, stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -38,19 +42,19 @@ class LeftoverMemory:
     be identified."""
     size_bytes: int
     has_replica: bool
-    mine: bool = True
+    is_own: bool = True
     """True: it belongs to this user."""
 
     @property
     def finding(self) -> Finding:
         """What the memory holds, and the command that removes it."""
         mib = self.size_bytes >> 20
-        if not self.wanted:
+        if not self.must_be_kept:
             return LEFT_REMOVABLE(mib=mib, memory=self.memory)
         return (LEFT_WITH_REPLICA if self.has_replica else LEFT_BY_CHAIN)(mib=mib, run=self.run)
 
     @property
-    def wanted(self) -> bool:
+    def must_be_kept(self) -> bool:
         """Whether it must be kept: it belongs to a run directory that a user chose."""
         return self.run is not None and not _is_temporary(self.run)
 
@@ -60,7 +64,7 @@ class RemovedLeftovers:
     """Result of `remove_leftovers`."""
 
     removed: list[str] = field(default_factory=list)
-    left: list[LeftoverMemory] = field(default_factory=list)
+    kept: list[LeftoverMemory] = field(default_factory=list)
     """Memory that was not removed, since it belongs to a run directory or holds a replica."""
 
     @property
@@ -69,7 +73,7 @@ class RemovedLeftovers:
         return [LEFT_REMOVED(path) for path in self.removed]
 
 
-def find() -> list[LeftoverMemory]:
+def find_leftover_memory() -> list[LeftoverMemory]:
     """Finds shared memory of killed chains in /dev/shm and in all hugetlbfs mounts."""
     found = []
     for memory in stale_memory([SHM, *with_user_folders(hugetlbfs_mounts())]):
@@ -78,7 +82,7 @@ def find() -> list[LeftoverMemory]:
     return found
 
 
-def by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
+def summed_by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
     """One entry per chain with the summed size; a chain with several jobs has shared memory for
     each."""
     chains: dict[Path, LeftoverMemory] = {}
@@ -91,10 +95,10 @@ def by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
     return list(chains.values())
 
 
-def in_short(found: Sequence[LeftoverMemory]) -> list[Finding]:
+def summary_findings(found: Sequence[LeftoverMemory]) -> list[Finding]:
     """Findings for `up` and `status`: one for one chain, one with the sum for several. Memory of
     other users is left out."""
-    own = [one for one in by_chain(found) if one.mine]
+    own = [one for one in summed_by_chain(found) if one.is_own]
     if len(own) < 2:
         return [one.finding for one in own]
     size_bytes = sum(one.size_bytes for one in own)
@@ -129,11 +133,13 @@ def remove_leftovers(*, except_run: Path, replicas: bool) -> RemovedLeftovers:
     replicas: also remove memory without a run directory that holds a replica.
     """
     done = RemovedLeftovers()
-    for leftover in find():
-        if leftover.run == except_run.resolve() or not leftover.mine:
+    for leftover in find_leftover_memory():
+        if leftover.run == except_run.resolve() or not leftover.is_own:
             continue
-        if leftover.wanted or (leftover.run is None and leftover.has_replica and not replicas):
-            done.left.append(leftover)
+        if leftover.must_be_kept or (
+            leftover.run is None and leftover.has_replica and not replicas
+        ):
+            done.kept.append(leftover)
             continue
         if leftover.run is not None:
             if RunDir(leftover.run).stage_pids():

@@ -26,8 +26,8 @@ from flowcheck.ops.json_option import asks_for_json
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
-from flowcheck.terminal_escape import printable, printable_lines
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.untrusted_text import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ frames of a capture that is replayed at its own pace do not count. A choice: a l
 a stuck chain later, a shorter one may take a busy machine for a stuck chain."""
 
 ERROR = "error"
-RANGES_SAID = 8
+RANGES_SHOWN = 8
 """Missing ranges that a message lists; events.jsonl has all. A choice of layout."""
 
 
@@ -155,7 +155,7 @@ class LiveMessages:
 def lost_step_finding(lost: StepLost) -> Finding:
     """The finding of a lost step: what is missing, and what that means for the replica."""
     why = lost.why or CAUSE_UNKNOWN()
-    ranges = [f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID]]
+    ranges = [f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SHOWN]]
     more = len(lost.missing) - len(ranges)
     if more:
         why = MORE_BYTES_NEVER_CAME(ranges=ranges, more=more, why=why)
@@ -173,7 +173,7 @@ def print_message(
     line = f"flowcheck: {printable_lines(str(message))}"
     if isinstance(message, Finding) and message.remedy:
         line += f"\n  {printable(message.remedy)}"
-    if _VOICE.format == "json" or asks_for_json():
+    if _MESSAGE_FORMAT.format == "json" or asks_for_json():
         fields: dict[str, Any] = {"time_ns": time.time_ns(), "level": level}
         if isinstance(message, Finding):
             fields["finding"] = message
@@ -182,13 +182,13 @@ def print_message(
         print(line, file=sys.stderr, flush=True)
 
 
-def speak(config: LogConfig) -> None:
+def set_message_format(config: LogConfig) -> None:
     """Sets the format in which this process prints messages from now on."""
-    _VOICE.format = config.format
+    _MESSAGE_FORMAT.format = config.format
 
 
 class _MessageFormat:
     format = "text"
 
 
-_VOICE = _MessageFormat()
+_MESSAGE_FORMAT = _MessageFormat()

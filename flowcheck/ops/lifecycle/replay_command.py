@@ -31,13 +31,13 @@ from flowcheck.findings.catalog.refused_commands import (
 )
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
-from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
-from flowcheck.ops.lifecycle.replay_result import ReplayResult, end_of_job, is_complete, show
-from flowcheck.ops.lifecycle.shutdown_cleanup import rescue
+from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, job_end_of_replay, show
+from flowcheck.ops.lifecycle.shutdown_cleanup import rescue_killed_chain
 from flowcheck.ops.lifecycle.shutdown_record_writer import (
     failure_finding,
     record_end,
@@ -53,7 +53,7 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer_name
 from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 RING_SLOTS = 1 << 12
 """Slots of the ring of a replay. A choice: a file source waits while the ring is full, so a small
@@ -93,15 +93,18 @@ def run(request: ReplayRequest) -> int:
     for assumption in assumed:
         console.print(f"[yellow]assumed[/] {escape(str(assumption))}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
-    rescued = rescue(RunDir(root), "flowcheck replay")
+    rescued = rescue_killed_chain(RunDir(root), "flowcheck replay")
     if rescued is not None:
         console.print(printable(str(rescued)), markup=False)
     for removed in remove_leftovers(except_run=root, replicas=False).findings:
         console.print(printable(str(removed)), markup=False)
-    where, memory = chain_runner.create(config, root)
+    where, memory = chain_runner.create_run(config, root)
     console.print(str(memory), markup=False)
     # To the end: a signal while the checkpoint is being written must not be the end of that.
-    with Signals() as signals, chain_runner.removed(where, keep_records=request.run is not None):
+    with (
+        Signals() as signals,
+        chain_runner.removed_at_end(where, keep_records=request.run is not None),
+    ):
         result = _replay(request, config, where, console, sum(counts), signals)
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
@@ -125,7 +128,7 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
     if request.job is not None:
         if request.optimizer is not None or request.learning_rate is not None:
             raise ConfigError("--job", str(request.job), OPTIMIZER_STATED())
-        base = job_to_run(request.job, sources=sources)
+        base = load_checked_job(request.job, sources=sources)
         if request.jobs is not None:
             check_job_tables(request.jobs, base.job)
             base = with_factory_models(msgspec.structs.replace(base, jobs=request.jobs))
@@ -205,7 +208,7 @@ def _replay(
                 watch=watch,
             )
             stopped = bool(signals.received)
-        result = ReplayResult(request.output, frames, stopped).of(supervisor)
+        result = ReplayResult(request.output, frames, stopped).collect(supervisor)
     except BaseException as error:
         record_failed_end(where, failure_finding(error), (), replay=True)
         raise
@@ -214,5 +217,5 @@ def _replay(
         how, by = EndKind.ASKED, stopped_by(where, signals.received)
     else:
         how, by = EndKind.DRAINED, CAPTURES_READ()
-    record_end(where, how, by, [end_of_job(one) for one in each], replay=True)
+    record_end(where, how, by, [job_end_of_replay(one) for one in each], replay=True)
     return result

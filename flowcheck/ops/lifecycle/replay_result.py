@@ -16,14 +16,14 @@ from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
-from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, checkpoint_writer
+from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, checkpoint_writer
 from flowcheck.ops.watch.state.chain_state import JobEnd
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.job_run_dirs import job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.step_numbers import Step
 
@@ -39,7 +39,7 @@ class ReplayResult:
     stopped: bool
     """True: a signal ended the replay."""
 
-    def of(self, supervisor: Supervisor) -> dict[str, Any]:
+    def collect(self, supervisor: Supervisor) -> dict[str, Any]:
         """The result of the first job as JSON values, with the results of further jobs on the same
         ports under "beside". Writes the checkpoints. Raises StateError or OSError where a
         checkpoint cannot be written."""
@@ -57,7 +57,7 @@ class ReplayResult:
         }
 
     def _of(
-        self, where: RunDir, progress: ChainProgress, step: Step | None, save: Save
+        self, where: RunDir, progress: ChainProgress, step: Step | None, save: SaveFunction
     ) -> dict[str, Any]:
         config = where.settings()
         captured = 0
@@ -89,7 +89,7 @@ class ReplayResult:
         }
 
 
-def end_of_job(result: dict[str, Any]) -> JobEnd:
+def job_end_of_replay(result: dict[str, Any]) -> JobEnd:
     """As the record of the chain's end has it."""
     lost: StepLost | None = result["lost"]
     why = result["why"] if lost is None else lost_step_finding(lost)

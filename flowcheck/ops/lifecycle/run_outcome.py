@@ -22,12 +22,12 @@ from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import lost_frames
 from flowcheck.stages.chain_events.heartbeat import read_beat
-from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.training_facts import is_training_known, training_of
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import FollowedData
 

@@ -19,7 +19,7 @@ from flowcheck.stages.supervisor.checkpoint_helper import (
 )
 from flowcheck.step_numbers import Step
 
-Save = Callable[[JobConfig, RunDir, Path, Step | None], Path | None]
+SaveFunction = Callable[[JobConfig, RunDir, Path, Step | None], Path | None]
 
 
 def save_checkpoint(
@@ -36,10 +36,10 @@ def save_checkpoint(
         return None
     from flowcheck.replica.checkpoint import checkpoint_save
     from flowcheck.replica.model_replica import Replica
-    from flowcheck.stages.job_state.model_layout import optimizer_in
+    from flowcheck.stages.job_state.model_layout import optimizer_of_run
 
     evidence = known_training(run).evidence
-    replica = Replica.open(run.replica, optimizer_in(run))
+    replica = Replica.open(run.replica, optimizer_of_run(run))
     try:
         if step is not None:
             replica.go_back(step)
@@ -51,7 +51,7 @@ def save_checkpoint(
 
 
 @contextmanager
-def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
+def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[SaveFunction]:
     """Context manager that gives a save function: it uses the checkpoint helper while that lives,
     else `save_checkpoint` in this process. The helper is closed at the end."""
     if helper is None:

@@ -34,17 +34,17 @@ from flowcheck.findings.catalog.run_directories import NOTHING_TO_STOP
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
-from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
+from flowcheck.ops.lifecycle.leftover_memory import remove_leftovers, summed_by_chain
 from flowcheck.ops.lifecycle.progress_messages import print_message
-from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, save_checkpoint
-from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_killed_end
+from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, save_checkpoint
+from flowcheck.ops.lifecycle.shutdown_record_writer import record_killed_end, record_stop_request
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 
 DOWN_LIMIT_S = 10.0
 """Seconds for one process to end: twice the longest time that a supervisor needs (supervisor.py,
@@ -67,7 +67,7 @@ class SavedReplica:
 
 
 def save_replicas(
-    config: JobConfig, run: RunDir, save: Save | None = None
+    config: JobConfig, run: RunDir, save: SaveFunction | None = None
 ) -> tuple[list[SavedReplica | None], Finding | None]:
     """Saves the replicas of all jobs of the chain in `run`, as `save_replica`. Rings of one
     training job are saved at a step that all of them have.
@@ -88,7 +88,7 @@ def save_replicas(
 
 
 def save_replica(
-    config: JobConfig, run: RunDir, step: Step | None = None, save: Save | None = None
+    config: JobConfig, run: RunDir, step: Step | None = None, save: SaveFunction | None = None
 ) -> SavedReplica | None:
     """Writes a checkpoint of the replica at the place that the job file names, else in a folder of
     the run that does not hold another state of the same step. None: no step was applied.
@@ -134,9 +134,9 @@ def _finding_of(error: FlowCheckError | OSError) -> Finding:
 def _persisted(
     config: JobConfig, persist: PersistConfig, run: RunDir, step: Step | None
 ) -> Path | str | None:
-    from flowcheck.stages.checkpointing.final_checkpoint import save_last
+    from flowcheck.stages.checkpointing.final_checkpoint import save_last_step
 
-    entry = save_last(run, config, step, print_message)
+    entry = save_last_step(run, config, step, print_message)
     if entry is None:
         return None
     if persist.is_local:
@@ -151,7 +151,7 @@ def _stepped(run: RunDir) -> bool:
     return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 
-def rescue(run: RunDir, finder: str) -> Finding | None:
+def rescue_killed_chain(run: RunDir, finder: str) -> Finding | None:
     """Saves the replica of a chain whose supervisor was killed, before its run directory is used
     again. Returns what was done, which is also recorded as the chain's end; None: there is no
     killed chain.
@@ -222,11 +222,11 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
         raise RunDirError(root, NOTHING_TO_STOP(root))
     pids = run.stage_pids()
     if SUPERVISOR.name in pids:
-        note_who_stops(run)
+        record_stop_request(run)
         _end_supervisor(run, pids[SUPERVISOR.name])
     _end([pid for own in all_run_dirs(run) for pid in own.stage_pids().values()], signal.SIGKILL)
     there = run.has_shared_memory
-    rescued = None if discard else rescue(run, "flowcheck down")
+    rescued = None if discard else rescue_killed_chain(run, "flowcheck down")
     if discard and there:
         record_killed_end(run, "flowcheck down", DISCARDED(), ())
     run.remove(keep_records=True)
@@ -237,7 +237,7 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
             "removed": there,
             "rescued": rescued,
             "stale": cleared.removed,
-            "left": [one.finding for one in by_chain(cleared.left)],
+            "left": [one.finding for one in summed_by_chain(cleared.kept)],
         }
         print(msgspec.json.encode(result).decode())
         return 0

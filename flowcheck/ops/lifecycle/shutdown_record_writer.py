@@ -28,7 +28,12 @@ from flowcheck.findings.finding import Entry, Finding, plain_error_text
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
 from flowcheck.ops.watch.state.ring_reader import read_ring
-from flowcheck.ops.watch.state.shutdown_record import clock, last_sign_ns, read_end, write_end
+from flowcheck.ops.watch.state.shutdown_record import (
+    last_sign_of_life_ns,
+    read_end,
+    utc_text,
+    write_end,
+)
 from flowcheck.ops.watch.state.state_reader import READ_FAILURES
 from flowcheck.ops.watch.state.traffic_silence import with_frame_ages
 from flowcheck.private_files import write_private
@@ -37,14 +42,14 @@ from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Step
 
-SIGNALLED: dict[int, Entry] = {
+SIGNAL_FINDINGS: dict[int, Entry] = {
     signal.SIGINT: SIGNAL_INT,
     signal.SIGHUP: SIGNAL_HUP,
     signal.SIGTERM: SIGNAL_TERM,
 }
 
 
-def note_who_stops(run: RunDir) -> None:
+def record_stop_request(run: RunDir) -> None:
     """Writes the name of the user and command that is about to stop a chain; the signal itself
     does not carry it."""
     with suppress(OSError):
@@ -55,8 +60,8 @@ def stopped_by(run: RunDir, received: int) -> Finding:
     """Who stopped the chain. received: number of the signal; 0: none."""
     with suppress(OSError):
         return _who_asked(run.stop_request.read_bytes())
-    if received in SIGNALLED:
-        return SIGNALLED[received]()
+    if received in SIGNAL_FINDINGS:
+        return SIGNAL_FINDINGS[received]()
     return SIGNAL_OTHER(received) if received else TOLD_TO_STOP()
 
 
@@ -133,8 +138,8 @@ def record_killed_end(
     if told is not None:  # it ended by itself, and had no room for its replica
         write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
         return
-    by = FOUND_KILLED(finder=_me(finder), time=clock(time.time_ns()), done=done)
-    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last_sign_ns(run))
+    by = FOUND_KILLED(finder=_me(finder), time=utc_text(time.time_ns()), done=done)
+    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last_sign_of_life_ns(run))
 
 
 def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:

@@ -24,11 +24,11 @@ from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobSta
 from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import last_frame
-from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full
+from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_finding
 from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
-from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_text import printable
 from flowcheck.wire.training_job.learned_job import FollowedData
 
 
@@ -53,13 +53,13 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
         _draw(where, svg)
     state, left = (
         read_chain(where),
-        [one for one in leftover_memory.find() if one.run != root.resolve()],
+        [one for one in leftover_memory.find_leftover_memory() if one.run != root.resolve()],
     )
     if as_json:
-        own = [one.finding for one in leftover_memory.by_chain(left) if one.mine]
+        own = [one.finding for one in leftover_memory.summed_by_chain(left) if one.is_own]
         print(_json(msgspec.structs.asdict(state) | {"leftovers": own}, indent=1))
     else:
-        print_state(state, leftover_memory.in_short(left))
+        print_state(state, leftover_memory.summary_findings(left))
     lives = state.stages and all(stage.pid is not None for stage in state.stages)
     return 0 if lives else 1
 
@@ -80,7 +80,10 @@ def _before(where: RunDir) -> RunDir:
 def list_leftovers(*, as_json: bool) -> int:
     """Prints the shared memory of killed chains on this machine, of other users as well; returns
     the exit code."""
-    found = [one.finding for one in leftover_memory.by_chain(leftover_memory.find())]
+    found = [
+        one.finding
+        for one in leftover_memory.summed_by_chain(leftover_memory.find_leftover_memory())
+    ]
     if as_json:
         print(_json({"leftovers": found}))
     else:
@@ -103,7 +106,7 @@ def _draw(where: RunDir, svg: Path) -> None:
     )
 
 
-COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
+HEALTH_COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
 ENDED_IN_ORDER = ("ENDED", "cyan")
 """In place of the health, which is that of a chain which follows nothing: the word and its
 colour."""
@@ -113,7 +116,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     """leftovers: what other chains left."""
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
-    word, colour = state.health.word.upper(), COLOURS[state.health.word]
+    word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
     if state.ended is not None and state.ended.in_order:
         word, colour = ENDED_IN_ORDER
     say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", state.health.reason)
@@ -129,7 +132,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
     say(f"frames by verdict: {seen or 'none'}")
     if packets := sum(ring.parse.get(FLOW_TABLE_FULL, 0) for ring in state.rings):
-        full = flow_table_full(packets)
+        full = flow_table_full_finding(packets)
         say(f"[red]{escape(str(full))}[/]", full)
     for job in state.jobs:
         if state.jobs[1:]:

@@ -19,15 +19,20 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTS_ANEW,
 )
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.job_setup.runnable_job import job_to_run
-from flowcheck.ops.lifecycle.chain_runner import create, supervise
+from flowcheck.ops.lifecycle.chain_runner import create_run, supervise
 from flowcheck.ops.lifecycle.job_file_memory import check_memory_fits
-from flowcheck.ops.lifecycle.leftover_memory import in_short, remove_leftovers
-from flowcheck.ops.lifecycle.progress_messages import ERROR, LiveMessages, print_message, speak
+from flowcheck.ops.lifecycle.leftover_memory import remove_leftovers, summary_findings
+from flowcheck.ops.lifecycle.progress_messages import (
+    ERROR,
+    LiveMessages,
+    print_message,
+    set_message_format,
+)
 from flowcheck.ops.lifecycle.run_outcome import RunOutcome, run_outcome
 from flowcheck.ops.lifecycle.shutdown_checkpoint import checkpoint_writer
-from flowcheck.ops.lifecycle.shutdown_cleanup import rescue, save_replicas
+from flowcheck.ops.lifecycle.shutdown_cleanup import rescue_killed_chain, save_replicas
 from flowcheck.ops.lifecycle.shutdown_record_writer import (
     failure_finding,
     record_end,
@@ -44,7 +49,7 @@ from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
 from flowcheck.stages.supervisor.supervisor import Supervisor
 
-STOPPED_SHORT = 1
+EXIT_STOPPED_SHORT = 1
 
 
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
@@ -53,8 +58,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     Returns 0 if the replica followed to the end, 1 if it applied no step or stopped earlier.
     Raises any other error that ended the chain; the replica is saved wherever there is room.
     """
-    config = job_to_run(job)
-    speak(config.log)
+    config = load_checked_job(job)
+    set_message_format(config.log)
     for note in kept_rights_notes():
         print_message(note)
     check_capture_ports(config.source)
@@ -64,14 +69,14 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:
         with manager.busy("looking for what a killed run left"):
-            rescued = rescue(RunDir(where), "flowcheck up")
+            rescued = rescue_killed_chain(RunDir(where), "flowcheck up")
         if rescued is not None:
             print_message(STARTS_ANEW(rescued))
         cleared = remove_leftovers(except_run=where, replicas=False)
-        for found in (*cleared.findings, *in_short(cleared.left)):
+        for found in (*cleared.findings, *summary_findings(cleared.kept)):
             print_message(found)
         check_memory_fits(config)
-        run, memory = create(config, where, expected)
+        run, memory = create_run(config, where, expected)
         print_message(memory)
         known = [
             own for own in all_run_dirs(run) if (own.learned_folder / REMEMBERED_JOB_FILE).exists()
@@ -106,7 +111,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         if not as_json:
             named = f"job {number} " if len(runs) > 1 else ""
             print(named + _summary(config, own, one, folder))
-    return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
+    return 0 if all(one.why is None for one in ended) else EXIT_STOPPED_SHORT
 
 
 def _kept_of(ended: RunOutcome, saved: Path | str | None) -> JobEnd:

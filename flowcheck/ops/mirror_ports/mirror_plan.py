@@ -40,7 +40,7 @@ from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts, 
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
@@ -64,7 +64,7 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     topology: ClusterLayout
     rings: tuple[ChannelRing, ...]
-    sought: CoverageProblem
+    coverage_problem: CoverageProblem
     monitors: MonitorPorts
     choice: PortChoice
     need: LoadEstimate
@@ -76,7 +76,7 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def rings_on(self, pair: MirroredDirection) -> list[str]:
         """Names of the rings whose traffic a mirrored port direction carries."""
-        own = [tap for tap in self.sought.taps if pair in tap.pairs]
+        own = [tap for tap in self.coverage_problem.taps if pair in tap.pairs]
         return list(dict.fromkeys(name for tap in own for name in tap.shows))
 
     def pairs_of(self, name: str) -> list[MirroredDirection]:
@@ -117,7 +117,7 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
     chosen = MirrorPlan(
         topology=topology,
         rings=found.rings,
-        sought=sought,
+        coverage_problem=sought,
         monitors=monitors,
         choice=choice,
         need=estimate_load(topology, found.rings, plugs, monitors, choice),
@@ -125,18 +125,19 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
         redundancy=asked.redundancy,
         notes=tuple(notes),
         assumed=found.assumed,
-        order_assumed=any(told.of(*ORDER_ASSUMPTIONS) for told in found.assumed),
+        order_assumed=any(told.is_any_of(*ORDER_ASSUMPTIONS) for told in found.assumed),
     )
-    if any_order(chosen):
+    if covers_any_node_order(chosen):
         assumed = tuple(
-            ORDER_INDIFFERENT(one) if one.of(*ORDER_ASSUMPTIONS) else one for one in chosen.assumed
+            ORDER_INDIFFERENT(one) if one.is_any_of(*ORDER_ASSUMPTIONS) else one
+            for one in chosen.assumed
         )
         notes = [*chosen.notes, ANY_ORDER()]
         return msgspec.structs.replace(chosen, notes=tuple(notes), assumed=assumed)
     return chosen
 
 
-def any_order(chosen: MirrorPlan) -> bool:
+def covers_any_node_order(chosen: MirrorPlan) -> bool:
     """Whether the chosen ports show every chunk for any order of the nodes in the rings. They do
     if all of them mirror one direction, or belong to one NIC of one node without redundancy."""
     for ring in chosen.rings:

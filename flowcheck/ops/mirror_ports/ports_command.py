@@ -26,7 +26,7 @@ def run(asked: PortsRequest, *, as_json: bool, svg: Path | None, mirrors: str | 
 
         write_picture(svg, svg_of(chosen))
     if mirrors is not None:
-        from flowcheck.ops.mirror_ports.mirror_tables import write_mirrors
+        from flowcheck.ops.mirror_ports.job_file_mirror_tables import write_mirrors
 
         write_mirrors(mirrors, chosen)
     if as_json:

@@ -23,9 +23,9 @@ NO_SYSTEM = (
 )
 MOST_RINGS = 4
 """Groups that a line lists. A choice of layout."""
-WIDEST = 400
+PIPED_COLUMNS = 400
 """Columns of a line when the output is not a terminal. A choice of layout."""
-UNBROKEN = ("port:direction", "monitor", "to")
+UNWRAPPED_COLUMNS = ("port:direction", "monitor", "to")
 
 
 def print_mirror_plan(chosen: MirrorPlan) -> None:
@@ -34,7 +34,7 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
     for sentence in plan_sentences(chosen):
         out.print(printable(sentence))
     # As wide as they are: in fewer columns whole cells would be left out.
-    wide = Console(highlight=False, soft_wrap=True, markup=False, width=WIDEST)
+    wide = Console(highlight=False, soft_wrap=True, markup=False, width=PIPED_COLUMNS)
     wide.print(_pairs(chosen))
     wide.print(_monitors(chosen))
     for line in _machines(chosen):
@@ -53,13 +53,13 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
 def switches_without_os(chosen: MirrorPlan) -> list[str]:
     """Switches of chosen ports whose operating system is unknown, so that no commands can be
     printed."""
-    spots = [chosen.monitors.spots[number] for number in chosen.need.monitors]
+    spots = [chosen.monitors.monitor_ports[number] for number in chosen.need.monitors]
     return list(dict.fromkeys(spot.monitor.switch for spot in spots if spot.os is None))
 
 
 def plan_sentences(chosen: MirrorPlan) -> Iterator[str]:
     """The result in sentences."""
-    count, rings = len(chosen.choice.placed), len(chosen.sought.wants)
+    count, rings = len(chosen.choice.placed), len(chosen.coverage_problem.goals)
     r = chosen.redundancy
     seen = "once" if r == 1 else f"on {r} monitor ports"
     yield f"{count} pairs of port and direction show every chunk of {rings} rings {seen}."
@@ -76,7 +76,7 @@ def plan_sentences(chosen: MirrorPlan) -> Iterator[str]:
 
 def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
     """The result for --json."""
-    spots = chosen.monitors.spots
+    spots = chosen.monitors.monitor_ports
     pairs = [
         {
             "switch": pair.switch,
@@ -106,7 +106,9 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
         {
             "machine": machine,
             **_flow(flow),
-            "groups": [group for group, home in chosen.choice.home.items() if home == machine],
+            "groups": [
+                group for group, home in chosen.choice.machine_of_group.items() if home == machine
+            ],
             "memory": memory_json(chosen.need.memory.get(machine, ())),
             "memory_bytes": sum(p.bytes for p in chosen.need.memory.get(machine, ())) or None,
         }
@@ -121,7 +123,8 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
         "monitors": monitors,
         "machines": machines,
         "rings": [
-            _ring(chosen, name) for name in dict.fromkeys(w.name for w in chosen.sought.wants)
+            _ring(chosen, name)
+            for name in dict.fromkeys(w.name for w in chosen.coverage_problem.goals)
         ],
         "commands": msgspec.to_builtins(chosen.commands),
         "notes": msgspec.to_builtins(chosen.notes),
@@ -151,7 +154,7 @@ def _flow(flow: MirrorLoad) -> dict[str, float | None]:
 def _table(title: str, *columns: tuple[str, bool]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, right in columns:
-        whole = right or name in UNBROKEN
+        whole = right or name in UNWRAPPED_COLUMNS
         justify: Literal["left", "right"] = "right" if right else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=whole)
     return table
@@ -180,7 +183,7 @@ def _pairs(chosen: MirrorPlan) -> Table:
             f"{pair.port}:{pair.direction}",
             f"node {pair.node} NIC {pair.nic}",
             str(len(chosen.rings_on(pair))),
-            chosen.monitors.spots[where].monitor.label,
+            chosen.monitors.monitor_ports[where].monitor.label,
             f"{flow.line_gbps:g}",
             _mean(flow),
         )
@@ -199,7 +202,7 @@ def _monitors(chosen: MirrorPlan) -> Table:
         ("frames/s", True),
     )
     for number, flow in chosen.need.monitors.items():
-        spot = chosen.monitors.spots[number]
+        spot = chosen.monitors.monitor_ports[number]
         frames = "-" if flow.frames_per_s is None else f"{flow.frames_per_s:,.0f}"
         _row(
             table,
@@ -220,7 +223,9 @@ def _mean(flow: MirrorLoad) -> str:
 
 def _machines(chosen: MirrorPlan) -> Iterator[str]:
     for machine, flow in chosen.need.machines.items():
-        groups = [group for group, home in chosen.choice.home.items() if home == machine]
+        groups = [
+            group for group, home in chosen.choice.machine_of_group.items() if home == machine
+        ]
         named = ", ".join(groups[:MOST_RINGS]) + (", ..." if len(groups) > MOST_RINGS else "")
         told = f"{machine}: follows {len(groups)} group{'s' * (len(groups) > 1)} ({named}), "
         told += f"copies of {flow.line_gbps:.4g} Gb/s"

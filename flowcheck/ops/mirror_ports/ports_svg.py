@@ -50,7 +50,7 @@ LEGEND = (
     "thick: mirrored; dotted: not; square: rx, what a node sends; diamond: tx, what one receives; "
     "dashed node: its place in the ring is assumed"
 )
-OWN = (
+ARROW_STYLE = (
     ".rx{fill:#000;stroke:#000}.tx{fill:#fff;stroke:#000;stroke-width:2.5}"
     ".assumed{stroke-dasharray:4 3}"
 )
@@ -93,7 +93,7 @@ def svg_of(chosen: MirrorPlan) -> str:
     add_element(
         root, "desc", text="\n".join([*heads, *(line for panel in panels for line in panel.lines)])
     )
-    add_element(root, "style", text=STYLE + OWN)
+    add_element(root, "style", text=STYLE + ARROW_STYLE)
     definitions(root)
     add_element(root, "rect", width=wide, height=top, fill="#fff")
     add_text(root, MARGIN, MARGIN + LINE_HEIGHT, title, "title")
@@ -123,7 +123,7 @@ def _panels(chosen: MirrorPlan) -> Iterable[RingPanel]:
 
 def _told(chosen: MirrorPlan, ring: ChannelRing, pair: MirroredDirection) -> str:
     where = next(number for one, number in chosen.choice.placed if one == pair)
-    spot = chosen.monitors.spots[where]
+    spot = chosen.monitors.monitor_ports[where]
     links = [
         f"{link.out_of} -> {link.into} lacks chunk {(link.sender + 1) % ring.ranks}"
         for link in ring.links

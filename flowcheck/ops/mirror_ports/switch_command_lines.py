@@ -6,7 +6,7 @@ import shlex
 
 import msgspec
 
-from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
+from flowcheck.ops.mirror_ports.search.branch_and_bound import load_by_monitor
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import (
     MonitorPort,
     MonitorPorts,
@@ -32,8 +32,8 @@ def command_lines(choice: PortChoice, monitors: MonitorPorts) -> tuple[SwitchCom
     from flowcheck.ops.switch.apply.switch_backends import APPLY_SYSTEMS
 
     found: list[SwitchCommandLine] = []
-    for number, pairs in sorted(load_of(choice.placed).items()):
-        spot = monitors.spots[number]
+    for number, pairs in sorted(load_by_monitor(choice.placed).items()):
+        spot = monitors.monitor_ports[number]
         if spot.os is None:
             continue
         platform = platform_named(spot.os)

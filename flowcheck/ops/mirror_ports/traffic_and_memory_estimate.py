@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings.catalog.planned_memory import OF_GROUPS
+from flowcheck.findings.catalog.plan_figures import OF_GROUPS
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
@@ -17,7 +17,7 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     TrafficFigures,
 )
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
-from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
+from flowcheck.ops.mirror_ports.search.branch_and_bound import load_by_monitor
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
@@ -95,20 +95,20 @@ def estimate_load(
     """Rates at each port direction, monitor and machine, and the memory of each machine, for the
     chosen ports. Raises ConfigError where a job file in [replica] is invalid."""
     pairs = {pair: _flow(topology, rings, plugs, pair) for pair, _ in choice.placed}
-    load = load_of(choice.placed)
+    load = load_by_monitor(choice.placed)
     spots: dict[int, MirrorLoad] = {}
     machines: dict[str, MirrorLoad] = {}
     for number, own in sorted(load.items()):
-        growth = monitors.spots[number].growth
+        growth = monitors.monitor_ports[number].growth
         flows = [_grown(pairs[pair], growth) for pair in own]
         spots[number] = sum(flows[1:], flows[0])
-        machine = monitors.spots[number].monitor.machine
+        machine = monitors.monitor_ports[number].monitor.machine
         before = machines.get(machine)
         machines[machine] = spots[number] if before is None else before + spots[number]
     memory: dict[str, tuple[MemoryItem, ...]] = {}
     for machine in machines:
-        groups = [name for name, home in choice.home.items() if home == machine]
-        ports = sum(monitors.spots[number].monitor.machine == machine for number in load)
+        groups = [name for name, home in choice.machine_of_group.items() if home == machine]
+        ports = sum(monitors.monitor_ports[number].monitor.machine == machine for number in load)
         if topology.replica is not None and groups:
             memory[machine] = _memory(topology, topology.replica, rings, groups, ports)
     return LoadEstimate(pairs=pairs, monitors=spots, machines=machines, memory=memory)
@@ -264,10 +264,10 @@ def _memory(
 ) -> tuple[MemoryItem, ...]:
     """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
     if replica.parameters is None:
-        from flowcheck.ops.job_setup.runnable_job import job_to_run
+        from flowcheck.ops.job_setup.checked_job_file import load_checked_job
         from flowcheck.ops.lifecycle.job_file_memory import memory_of_job
 
-        return memory_of_job(job_to_run(Path(replica.job or ""))).parts
+        return memory_of_job(load_checked_job(Path(replica.job or ""))).parts
     each = max(PART_ELEMENTS, replica.parameters // MOST_PARTS)
     counts = [each] * (replica.parameters // each) + [replica.parameters % each]
     tensors = tuple(

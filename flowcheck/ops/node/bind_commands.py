@@ -16,7 +16,7 @@ from flowcheck.ops.node import (
     receive_only_port_setup,
     vfio_bind,
 )
-from flowcheck.ops.node.device_in_use import checked_address, needed_for, refuse_device_in_use
+from flowcheck.ops.node.device_in_use import checked_address, refuse_device_in_use, uses_of_device
 from flowcheck.ops.node.sysfs_settings import MachineSettings, sysfs_of_environment
 
 OPERATOR_ERROR = 2
@@ -35,11 +35,11 @@ def show_nics(sysfs: MachineSettings) -> None:
         if not device.is_network:
             continue
         names = ", ".join(nic_usage.interfaces_of(sysfs.root, device.address)) or "no interface"
-        group, members = vfio_bind.group_of(sysfs, device.address)
+        group, members = vfio_bind.iommu_group_of(sysfs, device.address)
         among = f"IOMMU group {group} of {len(members)}" if group else "no IOMMU group"
         bound = device.bound_to or "no driver"
         sysfs.report(f"    {device.address}  {bound}, {names}, {among}")
-        for why in needed_for(sysfs, device.address):
+        for why in uses_of_device(sysfs, device.address):
             sysfs.report(f"        needed here: {why}")
 
 
@@ -57,11 +57,11 @@ def bind_nics(sysfs: MachineSettings, addresses: Sequence[str], *, no_iommu: boo
             vfio_bind.bind(sysfs, address, no_iommu=no_iommu)
         else:
             sysfs.report(f"    {address} stays with the kernel: DPDK works beside its driver")
-            receive_only_port_setup.prepare(sysfs, address)
+            receive_only_port_setup.make_receive_only(sysfs, address)
 
 
 def show_engines(sysfs: MachineSettings) -> None:
-    instances = dsa_queues.instances(sysfs)
+    instances = dsa_queues.dsa_devices(sysfs)
     for name in instances:
         for line in dsa_queues.dsa_lines(sysfs, name):
             sysfs.report(f"    {line}")
@@ -80,7 +80,7 @@ def show_engines(sysfs: MachineSettings) -> None:
 def reserve_engine(sysfs: MachineSettings, device: str, count: int, *, no_iommu: bool) -> None:
     """device: dsa0, or the PCI address of an ioat channel or a whole accelerator."""
     if dsa_queues.NAME.fullmatch(device):
-        dsa_queues.reserve(sysfs, device, count)
+        dsa_queues.reserve_queues(sysfs, device, count)
         return
     refuse_device_in_use(sysfs, checked_address(sysfs, device))
     if vfio_bind.driver_of(sysfs, device) not in (IOAT, IDXD, vfio_bind.DRIVER, ""):
@@ -99,7 +99,7 @@ def undo(sysfs: MachineSettings, devices: Sequence[str]) -> None:
             sysfs.report(f"    {device}: nothing was changed by this script since the last restart")
 
 
-ABOUT = {
+COMMAND_HELP = {
     "nic": (
         "bind",
         "Gives a network device to DPDK: binds it to vfio-pci, or prepares it under the kernel's "
@@ -120,7 +120,7 @@ ABOUT = {
 
 
 def _parser(what: str) -> argparse.ArgumentParser:
-    takes, text, examples = ABOUT[what]
+    takes, text, examples = COMMAND_HELP[what]
     parser = argparse.ArgumentParser(
         prog=f"scripts/bind-{what}", description=text, epilog=f"examples: {examples}"
     )

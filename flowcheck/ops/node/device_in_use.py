@@ -43,11 +43,11 @@ def base_class(sysfs: MachineSettings, address: str) -> int:
     return int(told, 16) >> 16 if told else -1
 
 
-def needed_for(
+def uses_of_device(
     sysfs: MachineSettings, address: str, environment: Mapping[str, str] = os.environ
 ) -> list[Finding]:
     """What this machine uses the device for; empty where nothing needs it."""
-    found = list(nic_usage.use_of(sysfs.root, address).would_lose)
+    found = list(nic_usage.nic_usage_of(sysfs.root, address).would_lose)
     if base_class(sysfs, address) == STORAGE:
         found.append(IS_STORAGE())
     live = sysfs.read_value(f"{PCI_DEVICES}/{address}/sriov_numvfs")
@@ -70,7 +70,7 @@ def needed_for(
 
 def refuse_device_in_use(sysfs: MachineSettings, address: str) -> None:
     """Raises ConfigError that says what is lost otherwise."""
-    why = needed_for(sysfs, address)
+    why = uses_of_device(sysfs, address)
     if why:
         raise ConfigError("device", address, DEVICE_NEEDED(why))
 

@@ -25,36 +25,36 @@ DEFAULT_NEED_BYTES = 1 << 30
 """A ring of 65,536 slots, DPDK, staging: without a model."""
 
 
-def checks(
+def all_checks(
     *, root: Path = Path("/"), need_bytes: int = DEFAULT_NEED_BYTES, run_folder: Path | None = None
 ) -> list[MachineCheck]:
     """All checks in the order of the data's way. need_bytes: memory the job will take."""
-    drivers = installed_dpdk_drivers.installed(installed_dpdk_drivers.folders(root))
+    drivers = installed_dpdk_drivers.installed_drivers(installed_dpdk_drivers.driver_folders(root))
     if not drivers:
         drivers = built_in_drivers()
     devices = installed_dpdk_drivers.pci_devices(root / "sys")
-    uses = {device.address: nic_usage.use_of(root, device.address) for device in devices}
+    uses = {device.address: nic_usage.nic_usage_of(root, device.address) for device in devices}
     return [
         dpdk_build(),
         *check_drivers(drivers),
         *check_devices(drivers, devices, uses),
         check_iommu(root, drivers, [d for d in devices if not uses[d.address].would_lose]),
-        machine_checks.hugepages(root, need_bytes),
-        machine_checks.mount_of(root),
-        machine_checks.shm(root, need_bytes),
-        machine_checks.shm_pages(root, need_bytes),
-        machine_checks.memory(root, need_bytes),
-        machine_checks.cpu(root),
-        machine_checks.cores(root),
-        machine_checks.rights(root),
-        machine_checks.real_time(root),
+        machine_checks.check_hugepages(root, need_bytes),
+        machine_checks.check_hugetlbfs_mount(root),
+        machine_checks.check_shm(root, need_bytes),
+        machine_checks.check_shm_pages(root, need_bytes),
+        machine_checks.check_memory(root, need_bytes),
+        machine_checks.check_cpu_flags(root),
+        machine_checks.check_cores(root),
+        machine_checks.check_capabilities(root),
+        machine_checks.check_real_time(root),
         *([machine_checks.run_folder_check(root, run_folder)] if run_folder is not None else []),
     ]
 
 
 def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None = None) -> int:
     """Prints the report; 1 if any line is a failure, else 0. need_bytes 0: without a model."""
-    found = checks(need_bytes=need_bytes or DEFAULT_NEED_BYTES, run_folder=run_folder)
+    found = all_checks(need_bytes=need_bytes or DEFAULT_NEED_BYTES, run_folder=run_folder)
     if as_json:
         lines = [msgspec.to_builtins(one) | {"name": one.name} for one in found]
         print(msgspec.json.format(msgspec.json.encode(lines), indent=1).decode())
@@ -124,15 +124,17 @@ def check_devices(
         if not fits and not device.is_network:
             continue
         if use.would_lose:
-            needed = told.DEVICE_NEEDED_HERE(device=described(device, []), reasons=use.would_lose)
+            needed = told.DEVICE_NEEDED_HERE(
+                device=device_description(device, []), reasons=use.would_lose
+            )
             found.append(MachineCheck(CheckKind.DEVICE, "ok", needed, device=device.address))
             continue
-        there = described(device, fits)
+        there = device_description(device, fits)
         if not fits:
             by_name = told.USE_BY_NAME()
             found.append(MachineCheck(CheckKind.DEVICE, "warn", there, by_name, device.address))
             continue
-        bound = binding(device, fits, use, there)
+        bound = check_binding(device, fits, use, there)
         found.append(MachineCheck(CheckKind.DEVICE, *bound, device.address))
     ports = [device for device in devices if device.is_network]
     if ports and all(uses[device.address].would_lose for device in ports):
@@ -144,7 +146,7 @@ def check_devices(
     return found
 
 
-def described(
+def device_description(
     device: installed_dpdk_drivers.PciDevice, fits: list[installed_dpdk_drivers.DpdkDriver]
 ) -> Finding:
     """Its PCI IDs, what it is bound to, where it is. fits: DPDK's drivers to name with it."""
@@ -157,7 +159,7 @@ def described(
     return told.DEVICE(vendor=vendor, product=product, facts=facts)
 
 
-def binding(
+def check_binding(
     device: installed_dpdk_drivers.PciDevice,
     fits: list[installed_dpdk_drivers.DpdkDriver],
     use: nic_usage.NicUsage,

@@ -23,11 +23,11 @@ from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 DEVICES = "sys/bus/dsa/devices"
 DRIVERS = "sys/bus/dsa/drivers"
 NAME = re.compile(r"dsa(\d+)")
-PREFIX = "dpdk_"
-BATCH = "1024"
+QUEUE_NAME_PREFIX = "dpdk_"
+MAX_BATCH_SIZE = "1024"
 
 
-def instances(sysfs: MachineSettings) -> list[str]:
+def dsa_devices(sysfs: MachineSettings) -> list[str]:
     names = [path.rsplit("/", 1)[1] for path in sysfs.names(f"{DEVICES}/dsa*")]
     return [name for name in names if NAME.fullmatch(name)]
 
@@ -47,7 +47,7 @@ def dsa_lines(sysfs: MachineSettings, name: str) -> list[str]:
     return lines
 
 
-def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
+def reserve_queues(sysfs: MachineSettings, name: str, queues: int) -> None:
     """Raises ConfigError where the device is in use, StateError where the kernel refuses; what was
     changed is then undone."""
     device, number = f"{DEVICES}/{name}", _number(sysfs, name)
@@ -83,7 +83,9 @@ def _ours(sysfs: MachineSettings, device: str) -> bool:
     enabled = [
         w for w in sysfs.names(f"{device}/wq*") if sysfs.read_value(f"{w}/state") == "enabled"
     ]
-    return bool(enabled) and all(sysfs.read_value(f"{w}/name").startswith(PREFIX) for w in enabled)
+    return bool(enabled) and all(
+        sysfs.read_value(f"{w}/name").startswith(QUEUE_NAME_PREFIX) for w in enabled
+    )
 
 
 def _configure(
@@ -105,14 +107,17 @@ def _configure(
         if sysfs.read_value(f"{path}/name"):
             notes.record_value(f"{path}/name")
         notes.set_value(f"{path}/type", "user")
-        if not sysfs.read_value(f"{path}/name").startswith(PREFIX):
-            sysfs.write(f"{path}/name", f"{PREFIX}wq{number}.{queue}")
+        if not sysfs.read_value(f"{path}/name").startswith(QUEUE_NAME_PREFIX):
+            sysfs.write(f"{path}/name", f"{QUEUE_NAME_PREFIX}wq{number}.{queue}")
         if sysfs.path(f"{path}/driver_name").exists():
             notes.set_value(f"{path}/driver_name", "user")
         notes.set_value(f"{path}/priority", "1")
         if sysfs.path(f"{path}/max_batch_size").exists():
             limit = sysfs.read_value(f"{device}/max_batch_size")
-            notes.set_value(f"{path}/max_batch_size", str(min(int(BATCH), int(limit or BATCH))))
+            notes.set_value(
+                f"{path}/max_batch_size",
+                str(min(int(MAX_BATCH_SIZE), int(limit or MAX_BATCH_SIZE))),
+            )
         notes.set_value(f"{path}/size", str(size))
 
 

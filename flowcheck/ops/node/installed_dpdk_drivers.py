@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-ANY = 0xFFFF
+ANY_ID = 0xFFFF
 """PCI ID in a driver's table that matches every ID (DPDK, RTE_PCI_ANY_ID)."""
 MARKER = re.compile(rb"PMD_INFO_STRING= (\{[^\0]*\})\0")
 FOLDERS = (
@@ -45,7 +45,7 @@ class DpdkDriver:
 
     def drives(self, ids: tuple[int, int, int, int]) -> bool:
         return any(
-            all(mine in (ANY, theirs) for mine, theirs in zip(own, ids, strict=True))
+            all(mine in (ANY_ID, theirs) for mine, theirs in zip(own, ids, strict=True))
             for own in self.pci_ids
         )
 
@@ -97,15 +97,15 @@ def drivers_in(library: Path) -> list[DpdkDriver]:
     return found
 
 
-def installed(folders: Iterable[Path]) -> list[DpdkDriver]:
-    """All drivers below `folders`, by library; links to one file count once."""
+def installed_drivers(folders: Iterable[Path]) -> list[DpdkDriver]:
+    """All drivers below `driver_folders`, by library; links to one file count once."""
     libraries = {
         path.resolve(): path for folder in folders for path in sorted(folder.glob("librte_*.so"))
     }
     return [driver for path in sorted(libraries.values()) for driver in drivers_in(path)]
 
 
-def folders(root: Path) -> list[Path]:
+def driver_folders(root: Path) -> list[Path]:
     """Folders of installed drivers below the file system `root`."""
     return sorted(path for pattern in FOLDERS for path in root.glob(pattern) if path.is_dir())
 

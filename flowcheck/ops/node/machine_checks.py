@@ -12,11 +12,10 @@ from typing import Literal
 
 from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.catalog.starting_a_chain import NO_PACKET_SOCKETS
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
-from flowcheck.plane.shared_memory.hugepage_memory import (
+from flowcheck.findings.finding import Finding, code_in_words
+from flowcheck.plane.shared_memory.shared_memory_location import (
     HUGE_PAGE_BYTES,
-    SHM_HUGE,
+    REMOUNT_SHM_COMMAND,
     available_bytes,
     hugetlbfs_mounts,
     shm_has_hugepages,
@@ -83,10 +82,10 @@ class MachineCheck:
     @property
     def name(self) -> str:
         """What was looked at, for people."""
-        return self.device or words_of(self.check, _SAID_AS)
+        return self.device or code_in_words(self.check, _SAID_AS)
 
 
-def number(path: Path) -> int:
+def kernel_file_number(path: Path) -> int:
     """An integer file of /sys or /proc; 0 where it is missing."""
     try:
         return int(path.read_text())
@@ -102,9 +101,12 @@ def kernel_file_text(path: Path) -> str:
         return ""
 
 
-def hugepages(root: Path, need_bytes: int) -> MachineCheck:
+def check_hugepages(root: Path, need_bytes: int) -> MachineCheck:
     pool = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
-    total, free = number(pool / "nr_hugepages"), number(pool / "free_hugepages")
+    total, free = (
+        kernel_file_number(pool / "nr_hugepages"),
+        kernel_file_number(pool / "free_hugepages"),
+    )
     pages = -(-need_bytes // HUGE_PAGE_BYTES)
     found = told.HUGE_PAGES(pages=total, free=free, needed=pages)
     if free >= pages:
@@ -113,7 +115,7 @@ def hugepages(root: Path, need_bytes: int) -> MachineCheck:
     return MachineCheck(CheckKind.HUGE_PAGES, "warn", found, advice)
 
 
-def mount_of(root: Path) -> MachineCheck:
+def check_hugetlbfs_mount(root: Path) -> MachineCheck:
     mounts = hugetlbfs_mounts(root / "proc/mounts") if (root / "proc/mounts").exists() else []
     if mounts:
         return MachineCheck(CheckKind.HUGETLBFS, "ok", told.HUGETLBFS_MOUNTED(mounts))
@@ -121,18 +123,21 @@ def mount_of(root: Path) -> MachineCheck:
     return MachineCheck(CheckKind.HUGETLBFS, "warn", found, told.MOUNT_HUGETLBFS())
 
 
-def shm_pages(root: Path, need_bytes: int) -> MachineCheck:
+def check_shm_pages(root: Path, need_bytes: int) -> MachineCheck:
     """Of what lies in /dev/shm: an optimizer step there is slower by the pages it walks."""
     mounts = root / "proc/mounts"
     if mounts.exists() and shm_has_hugepages(mounts):
         return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_LARGE())
-    if hugepages(root, need_bytes).level == "ok" and mount_of(root).level == "ok":
+    if (
+        check_hugepages(root, need_bytes).level == "ok"
+        and check_hugetlbfs_mount(root).level == "ok"
+    ):
         return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_BESIDE_HUGETLBFS())
-    advice = told.ENLARGE_SHM_PAGES(SHM_HUGE)
+    advice = told.ENLARGE_SHM_PAGES(REMOUNT_SHM_COMMAND)
     return MachineCheck(CheckKind.DEV_SHM_PAGES, "warn", told.SHM_PAGES_SMALL(), advice)
 
 
-def shm(root: Path, need_bytes: int) -> MachineCheck:
+def check_shm(root: Path, need_bytes: int) -> MachineCheck:
     try:
         status = os.statvfs(root / "dev/shm")
     except OSError as error:
@@ -145,7 +150,7 @@ def shm(root: Path, need_bytes: int) -> MachineCheck:
     return MachineCheck(CheckKind.DEV_SHM, "warn", found, told.ENLARGE_SHM())
 
 
-def memory(root: Path, need_bytes: int) -> MachineCheck:
+def check_memory(root: Path, need_bytes: int) -> MachineCheck:
     available = available_bytes(root / "proc/meminfo")
     found = told.MEMORY_ROOM(available_mib=available >> 20, needed_mib=need_bytes >> 20)
     if available >= need_bytes:
@@ -153,7 +158,7 @@ def memory(root: Path, need_bytes: int) -> MachineCheck:
     return MachineCheck(CheckKind.MEMORY, "fail", found, told.NEED_LESS_MEMORY())
 
 
-def cpu(root: Path) -> MachineCheck:
+def check_cpu_flags(root: Path) -> MachineCheck:
     matched = re.search(
         r"^flags\s*:\s*(.*)$", kernel_file_text(root / "proc/cpuinfo"), re.MULTILINE
     )
@@ -169,7 +174,7 @@ def cpu(root: Path) -> MachineCheck:
     return MachineCheck(CheckKind.CPU, "warn", found, told.CPU_SLOWER())
 
 
-def cores(root: Path) -> MachineCheck:
+def check_cores(root: Path) -> MachineCheck:
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1
     count = len(list((root / "sys/devices/system/cpu").glob("cpu[0-9]*")))
     found = (told.CORES if nodes > 1 else told.CORES_ONE_NODE)(cores=count, nodes=nodes)
@@ -178,13 +183,13 @@ def cores(root: Path) -> MachineCheck:
     return MachineCheck(CheckKind.CORES, "warn", found, told.KEEP_IDLE())
 
 
-def rights(root: Path) -> MachineCheck:
+def check_capabilities(root: Path) -> MachineCheck:
     if _may(root, CAP_NET_RAW):
         return MachineCheck(CheckKind.PACKET_SOCKETS, "ok", told.PACKET_SOCKETS())
     return MachineCheck(CheckKind.PACKET_SOCKETS, "warn", NO_PACKET_SOCKETS(), told.RUN_AS_ROOT())
 
 
-def real_time(root: Path) -> MachineCheck:
+def check_real_time(root: Path) -> MachineCheck:
     """Whether a capture loop can run before other work (stages/packet_capture/capture_stage.py)."""
     limits = kernel_file_text(root / "proc/self/limits")
     limit = re.search(r"^Max realtime priority\s+(\w+)", limits, re.MULTILINE)

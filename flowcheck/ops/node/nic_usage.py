@@ -29,7 +29,7 @@ class NicUsage:
     """What would be lost: "eth0 holds the default route"."""
 
 
-def use_of(root: Path, address: str) -> NicUsage:
+def nic_usage_of(root: Path, address: str) -> NicUsage:
     """How the device at PCI `address` is used. root: stands for the file system."""
     up, taken = list[str](), list[Finding]()
     for name in interfaces_of(root, address):

@@ -21,7 +21,7 @@ LLDP_OFF = {"disable-fw-lldp": "on", "fw-lldp-agent": "off"}
 """Private flags of i40e and ice: the NIC's own agent, which takes PFC settings from the switch."""
 
 
-def prepare(sysfs: MachineSettings, address: str) -> None:
+def make_receive_only(sysfs: MachineSettings, address: str) -> None:
     """Every interface of the device. Raises StateError where one does not take it."""
     notes = UndoLog(sysfs, address)
     for name in nic_usage.interfaces_of(sysfs.root, address):

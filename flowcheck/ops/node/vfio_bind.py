@@ -32,7 +32,7 @@ def driver_of(sysfs: MachineSettings, address: str) -> str:
     return sysfs.read_value(f"{PCI_DEVICES}/{address}/driver")
 
 
-def group_of(sysfs: MachineSettings, address: str) -> tuple[str, list[str]]:
+def iommu_group_of(sysfs: MachineSettings, address: str) -> tuple[str, list[str]]:
     """The number of its IOMMU group and all devices in it; empty and itself without an IOMMU."""
     number = sysfs.read_value(f"{PCI_DEVICES}/{address}/iommu_group")
     members = sysfs.names(f"sys/kernel/iommu_groups/{number}/devices/*") if number else []
@@ -44,7 +44,7 @@ def check_group(
 ) -> None:
     """Says what else the group holds. Raises ConfigError where a kernel driver works on another
     member, for vfio gives out whole groups, and where there is no IOMMU."""
-    number, members = group_of(sysfs, address)
+    number, members = iommu_group_of(sysfs, address)
     if (
         not number
         or sysfs.read_value(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu"
@@ -89,7 +89,7 @@ def bind(sysfs: MachineSettings, address: str, *, no_iommu: bool) -> None:
 def _ready_driver(sysfs: MachineSettings, notes: UndoLog, address: str, *, no_iommu: bool) -> str:
     """Loads the driver the device is for, and returns its name."""
     _load(sysfs, DRIVER)
-    if not no_iommu or group_of(sysfs, address)[0]:
+    if not no_iommu or iommu_group_of(sysfs, address)[0]:
         return DRIVER
     sysfs.report("    WARNING: without an IOMMU the device reaches all memory")
     if sysfs.path(UNSAFE).exists():
@@ -123,7 +123,7 @@ def _files_of(sysfs: MachineSettings, address: str) -> list[str]:
             f"/dev/{name.rsplit('/', 1)[1]}"
             for name in sysfs.names(f"{PCI_DEVICES}/{address}/uio/*")
         ]
-    number, _ = group_of(sysfs, address)
+    number, _ = iommu_group_of(sysfs, address)
     if not number or driver_of(sysfs, address) != DRIVER:
         return []
     prefix = (

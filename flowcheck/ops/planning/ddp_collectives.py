@@ -14,11 +14,10 @@ from collections.abc import Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
+from flowcheck.findings.catalog.plan_figures import REVERSE_ORDER
 from flowcheck.findings.catalog.refused_commands import HOOK, STATIC_GRAPH
 from flowcheck.findings.catalog.refused_settings import ABOVE, AT_LEAST
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
+from flowcheck.findings.finding import Finding, code_in_words
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
@@ -102,7 +101,7 @@ class PlannedCollective(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def what(self) -> str:
         """Its role in words, for people."""
-        words = words_of(self.role, _SAID_AS)
+        words = code_in_words(self.role, _SAID_AS)
         return words if self.bucket is None else f"{words} {self.bucket}"
 
 

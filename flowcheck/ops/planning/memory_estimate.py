@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
-from flowcheck.findings.catalog.planned_memory import (
+from flowcheck.findings.catalog.plan_figures import (
     EARLIER_STEPS,
     NEWEST_STEP,
     OPTIMIZER_STATES,
@@ -18,11 +18,10 @@ from flowcheck.findings.catalog.planned_memory import (
     STAGED,
     STEP_IN_PROGRESS,
 )
-from flowcheck.findings.catalog.planned_memory import GENERATIONS as TWO_GENERATIONS
-from flowcheck.findings.finding import Finding
-from flowcheck.ops.code_words import words_of
+from flowcheck.findings.catalog.plan_figures import GENERATIONS as TWO_GENERATIONS
+from flowcheck.findings.finding import Finding, code_in_words
 from flowcheck.ops.planning.meta_device_model import MetaModel
-from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
+from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total_traffic
 from flowcheck.replica.param_layout import Layout
 
 COPIES_LEAST = 2
@@ -72,7 +71,7 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def what(self) -> str:
         """In words, for people."""
-        words = words_of(self.part, _SAID_AS)
+        words = code_in_words(self.part, _SAID_AS)
         return f"{words} of {self.job}" if self.job else words
 
 
@@ -119,7 +118,7 @@ def estimate_memory(
     keep_bytes: memory for earlier steps, as `[replica] keep_bytes`.
     Raises ConfigError where the optimizer's state sizes cannot be computed.
     """
-    out, into = total(before_proof)
+    out, into = total_traffic(before_proof)
     staging = out.bytes + into.bytes
     ring = RingConfig()
     held = replica_memory(model, optimizer, keep_bytes)

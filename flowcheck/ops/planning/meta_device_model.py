@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.refused_commands import (
 )
 from flowcheck.findings.catalog.refused_settings import ONE_OF
 from flowcheck.findings.catalog.refused_user_code import RAISED
-from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.replica.user_code import load_callable, user_error_text
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
@@ -70,7 +70,7 @@ def load_model(
     """
     import torch
 
-    factory = callable_at(key, where)
+    factory = load_callable(key, where)
     arguments = dict(_setting(text) for text in settings)
     with torch.device("meta"):
         module = _called(key, where, factory, **arguments)
@@ -91,7 +91,7 @@ def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **n
     try:
         return function(*given, **named)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(key, where, RAISED(error_text(error))) from error
+        raise ConfigError(key, where, RAISED(user_error_text(error))) from error
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -157,7 +157,7 @@ def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:
     trained: list[Any] = [p for p in module.parameters() if p.requires_grad]
     for index, parameter in enumerate(trained):
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
-    loss = _called("--loss", where, callable_at("--loss", where), module)
+    loss = _called("--loss", where, load_callable("--loss", where), module)
     if not isinstance(loss, torch.Tensor) or loss.dim():
         raise ConfigError("--loss", where, SCALAR_LOSS())
     _called("--loss", where, loss.backward)

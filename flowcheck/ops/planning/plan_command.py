@@ -12,7 +12,7 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig, StagingConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.planned_traffic import (
+from flowcheck.findings.catalog.plan_figures import (
     DEFAULT_OPTIMIZER,
     NEWEST_NCCL,
     ONE_CHANNEL,

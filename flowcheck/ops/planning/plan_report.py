@@ -15,7 +15,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate, memory_json
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
-from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, MirroredPort, PortTraffic, total
+from flowcheck.ops.planning.wire_traffic import (
+    CollectiveTraffic,
+    MirroredPort,
+    PortTraffic,
+    total_traffic,
+)
 
 MOST_ROWS = 12
 """Collectives per section that the table lists one by one; where there are more, collectives of
@@ -54,7 +59,7 @@ class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def step(self) -> tuple[PortTraffic, PortTraffic]:
         """Traffic of one optimizer step as (out, in), once all iterations are alike."""
-        out, into = total(self.each)
+        out, into = total_traffic(self.each)
         return out.times(self.iterations_per_step), into.times(self.iterations_per_step)
 
 
@@ -104,7 +109,7 @@ def print_plan(
     for advice in plan.advice:
         out.print(f"- {escape(str(advice))}", soft_wrap=True)
     if found is not None:
-        for sentence in verdict(found):
+        for sentence in comparison_sentences(found):
             out.print(sentence, soft_wrap=True, markup=False)
 
 
@@ -140,10 +145,18 @@ def _traffic(plan: TrafficPlan) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for title, costs in plan.parts:
         table.add_section()
-        out, into = total(costs)
+        out, into = total_traffic(costs)
         size = sum(cost.planned.work_bytes for cost in costs)
         told = _messages(out, into)
-        row = (f"[bold]{title}[/]", f"{size:,}", "", "", told, human(out.bytes), human(into.bytes))
+        row = (
+            f"[bold]{title}[/]",
+            f"{size:,}",
+            "",
+            "",
+            told,
+            decimal_size(out.bytes),
+            decimal_size(into.bytes),
+        )
         table.add_row(*row)
         listed = costs if len(costs) <= MOST_ROWS else costs[: MOST_ROWS - 1]
         for cost in listed:
@@ -160,14 +173,14 @@ def _row(cost: CollectiveTraffic) -> Sequence[str]:
         f"  {planned.what}",
         f"{planned.work_bytes:,}",
         f"{cost.protocol} {cost.channels}ch",
-        f"{cost.loops} x {human(cost.chunk_bytes)}{slices}",
+        f"{cost.loops} x {decimal_size(cost.chunk_bytes)}{slices}",
         _messages(cost.out, cost.into),
-        human(cost.out.bytes),
-        human(cost.into.bytes),
+        decimal_size(cost.out.bytes),
+        decimal_size(cost.into.bytes),
     )
 
 
-def human(size: int) -> str:
+def decimal_size(size: int) -> str:
     """A size in bytes as text with a decimal unit (kB, MB, GB), rounded."""
     for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
         if size >= 1000**power:
@@ -184,7 +197,7 @@ def _messages(out: PortTraffic, into: PortTraffic) -> str:
 
 
 def _step(plan: TrafficPlan) -> str:
-    each = [f"{human(one.frame_bytes)} {way}" for way, one in _ways(plan)]
+    each = [f"{decimal_size(one.frame_bytes)} {way}" for way, one in _ways(plan)]
     frames = sum(one.frames for _, one in _ways(plan))
     return (
         f"[bold]Mirrored per step[/]: {' and '.join(each)}, headers included, in {frames:,} "
@@ -218,7 +231,7 @@ def memory_table(memory: MemoryEstimate) -> Table:
     return table
 
 
-def verdict(found: CheckResult) -> list[str]:
+def comparison_sentences(found: CheckResult) -> list[str]:
     """The result of the comparison with captures as sentences."""
     start = (
         ("the start-up and " if found.difference is None else "")
@@ -226,7 +239,7 @@ def verdict(found: CheckResult) -> list[str]:
         else "no start-up was captured; "
     )
     begun = "as planned: " if found.difference is None else "as planned up to there: "
-    held = f"{begun}{_count(found.held, 'collective')}, {start}"
+    held = f"{begun}{_count(found.matching, 'collective')}, {start}"
     held += _count(found.iterations, "whole iteration")
     told = [held] if found.difference is None else [f"DIFFERS: {found.difference}", held]
     if found.order_told:

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
-from flowcheck.findings.catalog.plan_differences import (
+from flowcheck.findings.catalog.plan_figures import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,
@@ -87,7 +87,7 @@ def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> Finding:
     return OTHER_NUMBERS(number=told[at], place=at, planned=planned[at])
 
 
-def opens(planned: PlannedCollective, seen: Collective) -> bool:
+def may_open_job(planned: PlannedCollective, seen: Collective) -> bool:
     """Whether `seen` can be the first collective of a job: an all-gather of one integer per rank,
     whatever its value and the number of ranks."""
     grain = GRAIN_BYTES[seen.protocol]
@@ -95,24 +95,24 @@ def opens(planned: PlannedCollective, seen: Collective) -> bool:
     return seen.kind == planned.kind and block == round_up(planned.work_bytes, grain)
 
 
-LEFT_BYTES = 64
+TAIL_BYTES_MAX = 64
 """Bytes that may follow the last complete iteration: a barrier or a metric at the end of a
 capture. A choice: a larger value would hide an incomplete iteration that differs."""
-TELLING_BYTES = 4096
+CERTAIN_BUCKET_BYTES = 4096
 """Buckets of at least this size (bytes) are never taken for a metric of the script. A choice: a
 lower value could match a metric, a higher one leaves fewer buckets to recognise."""
-WIDTH = 64
+ALTERNATIVES_MAX = 64
 """Alternatives kept at each collective while it is open which ones the script issued itself. A
 choice: more cost time, fewer may drop the right one."""
 
 
-_held = attrgetter("held")
+_matching = attrgetter("matching")
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the comparison of a plan with captures."""
 
-    held: int
+    matching: int = msgspec.field(name="held")
     """Number of captured collectives that agree with the plan."""
     iterations: int
     """Number of complete iterations among them."""
@@ -142,7 +142,7 @@ class _PartialMatch(msgspec.Struct, frozen=True):
     """How many of these came since the last planned one, and how much they hold at least."""
 
     @property
-    def held(self) -> int:
+    def matching(self) -> int:
         return self.at - self.began
 
 
@@ -161,7 +161,7 @@ class _PlanSequence:
         used = CollectiveRole.USED_PARAMETERS
         maps = any(one.role is used for one in self._once + list(self._each))
         self._map_bytes = 0 if maps else MAP_BYTES * traffic.start_up[0].values[0]
-        self._large = [one for size, one in every.items() if size >= TELLING_BYTES]
+        self._large = [one for size, one in every.items() if size >= CERTAIN_BUCKET_BYTES]
         self.round_bytes = sum(one.work_bytes for one in self._each)
 
     def __getitem__(self, at: int) -> PlannedCollective:
@@ -176,7 +176,7 @@ class _PlanSequence:
         """A collective that is in no plan, with what it may be a sign of."""
         size = round_up(self._map_bytes, GRAIN_BYTES[seen.protocol])
         alike = seen.kind == CollectiveKind.ALL_REDUCE and seen.bytes == size
-        alike = alike and self._map_bytes > LEFT_BYTES // 4
+        alike = alike and self._map_bytes > TAIL_BYTES_MAX // 4
         made = OWN_COLLECTIVE_AS_MAP if alike else OWN_COLLECTIVE
         return made(kind=seen.kind, bytes=seen.bytes)
 
@@ -206,9 +206,13 @@ def check(
     own = _communicator(plan[0], collectives)
     if not own:
         return CheckResult(
-            held=0, iterations=0, from_start=False, own_collectives=(), difference=NO_ALL_REDUCE()
+            matching=0,
+            iterations=0,
+            from_start=False,
+            own_collectives=(),
+            difference=NO_ALL_REDUCE(),
         )
-    first = next((n for n, c in enumerate(own) if opens(plan[0], c)), None)
+    first = next((n for n, c in enumerate(own) if may_open_job(plan[0], c)), None)
     begins = [0]
     if first is None:
         begins = [*plan.begins, *range(plan.begins[-1], plan.begins[-1] + plan.period)]
@@ -249,15 +253,15 @@ def _followed(
         for state in states:
             for following in _steps(plan, stated, state, number, seen):
                 best = after.setdefault(following.at, following)
-                if following.held > best.held:
+                if following.matching > best.matching:
                     after[following.at] = following
         if not after:
-            return _differs(plan, stated, own, max(states, key=_held), number)
-        states = sorted(after.values(), key=_held, reverse=True)[:WIDTH]
-    settled = [state for state in states if state.waiting_bytes <= LEFT_BYTES]
+            return _differs(plan, stated, own, max(states, key=_matching), number)
+        states = sorted(after.values(), key=_matching, reverse=True)[:ALTERNATIVES_MAX]
+    settled = [state for state in states if state.waiting_bytes <= TAIL_BYTES_MAX]
     if not settled:
-        return _differs(plan, stated, own, max(states, key=_held), len(own))
-    return _found(plan, own, max(settled, key=_held))
+        return _differs(plan, stated, own, max(states, key=_matching), len(own))
+    return _found(plan, own, max(settled, key=_matching))
 
 
 def _steps(
@@ -268,7 +272,7 @@ def _steps(
         found.append(_PartialMatch(state.began, state.at + 1, state.own))
     # Lines and groups are filled up: so much it holds at least.
     size = state.waiting_bytes + max(1, seen.bytes - GRAIN_BYTES[seen.protocol] + 1)
-    room = size < plan.round_bytes or size <= LEFT_BYTES
+    room = size < plan.round_bytes or size <= TAIL_BYTES_MAX
     if state.at >= plan.start and room and not plan.holds_as_large(stated, seen):
         own = (*state.own, number)
         found.append(_PartialMatch(state.began, state.at, own, state.waiting + 1, size))
@@ -283,7 +287,9 @@ def _communicator(
     for c in ring:
         if c.kind == CollectiveKind.ALL_REDUCE:
             reduced[c.communicator] += c.bytes
-    opened = (c.communicator for c in ring if opens(opening, c) and c.communicator in reduced)
+    opened = (
+        c.communicator for c in ring if may_open_job(opening, c) and c.communicator in reduced
+    )
     most = next(opened, None)
     if most is None and reduced:
         most = reduced.most_common(1)[0][0]
@@ -328,7 +334,7 @@ def _found(
     own_collectives = Counter(plan.named(own[n]) for n in state.own)
     last = plan.iteration(state.at) or 0
     return CheckResult(
-        held=state.held,
+        matching=state.matching,
         iterations=last - (plan.iteration(state.began) or 0),
         from_start=state.began == 0,
         own_collectives=tuple(own_collectives.items()),

@@ -144,7 +144,7 @@ def traffic_of_collective(planned: PlannedCollective, wire: MirroredPort) -> Col
     )
 
 
-def total(costs: Iterable[CollectiveTraffic]) -> tuple[PortTraffic, PortTraffic]:
+def total_traffic(costs: Iterable[CollectiveTraffic]) -> tuple[PortTraffic, PortTraffic]:
     """Sum of the traffic as (out, in)."""
     out = into = PortTraffic()
     for cost in costs:

@@ -35,7 +35,7 @@ from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit.bitwise_audit import audit_digests
@@ -59,7 +59,7 @@ def restore_all_jobs(
     templates = request.templates
     if len(templates) != len(runs):
         named = ", ".join(map(str, templates))
-        raise ConfigError("--template", named, right_number(len(templates), len(runs)))
+        raise ConfigError("--template", named, template_count_finding(len(templates), len(runs)))
     found = _found(runs)
     of = _told_apart(runs, found, templates)
     done: list[RestoredStep] = []
@@ -94,7 +94,7 @@ def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
     return all_run_dirs(source.chain)
 
 
-def right_number(given: int, jobs: int) -> Finding:
+def template_count_finding(given: int, jobs: int) -> Finding:
     """The finding that the number of templates is wrong. given: templates; jobs: jobs of the
     run."""
     if jobs == 1:
@@ -117,7 +117,7 @@ def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
         ]
         raise StateError(NO_COMMON_STEP(each))
     return [
-        replace(one, snapshot=step_snapshot.copy_snapshot(own.replica, optimizer_in(own), step))
+        replace(one, snapshot=step_snapshot.copy_snapshot(own.replica, optimizer_of_run(own), step))
         for own, one in zip(runs, newest, strict=True)
     ]
 
@@ -147,7 +147,7 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
     try:
         template = found.template(file)
         if not template.step:
-            parameters = flat_state(template, layout, optimizer_in(own))[
+            parameters = flat_state(template, layout, optimizer_of_run(own))[
                 state_section_names.PARAMETERS
             ]
             began = layout.memory_order(np.fromfile(own.weights, layout.numpy_dtype))
@@ -155,6 +155,6 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
         digests = digests_at(own.trace, template.step)
         if digests is None:
             return False
-        return audit_digests(template, layout, optimizer_in(own), digests).passed
+        return audit_digests(template, layout, optimizer_of_run(own), digests).passed
     except StateError:
         return False

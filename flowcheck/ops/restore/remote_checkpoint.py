@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
-from flowcheck.ops.console_output import bar
+from flowcheck.ops.console_output import write_progress_bar
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_server import read_token
@@ -40,7 +40,7 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
         download_beside.absolute().parent if download_beside is not None else _own_temporary()
     ) / name
     try:
-        with bar(url, 1) as shown:
+        with write_progress_bar(url, 1) as shown:
 
             def moved(done: int, total: int) -> None:
                 shown.update(shown.task_ids[0], completed=done, total=max(total, 1))

@@ -137,7 +137,7 @@ def _print(done: RestoredStep) -> None:
         named = "1 file" if files == 1 else f"{files} files"
         print_line(f"  {named}, {tensors} tensors; checksums were computed while they were written")
         print_line(f"  flowcheck verify {done.out} reads them back and compares")
-    print_lacks(own)
+    print_parts_of_other_steps(own)
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
             print_line(f"  now of step {own.step}: {part}")
@@ -155,7 +155,7 @@ def _rate(done: RestoredStep) -> str:
     return f"{many:.2f} {unit} in {done.took_s:.1f} s, {many / done.took_s:.2f} {unit}/s"
 
 
-def print_lacks(written: Manifest | FillReport) -> None:
+def print_parts_of_other_steps(written: Manifest | FillReport) -> None:
     """Prints the parts of an output that are not from its step."""
     if written.resume_caveats:
         print_line(f"  NOT a full resume: {'; '.join(map(str, written.resume_caveats))}")

@@ -13,7 +13,12 @@ from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.checkpoint_formats.format_registry import FORMATS
-from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath, by_index, by_manifest
+from flowcheck.vault.overwrite_guard import (
+    OutputTarget,
+    ProtectedPath,
+    files_by_index,
+    files_by_manifest,
+)
 from flowcheck.vault.persist.checkpoint_ledger import LEDGER
 from flowcheck.vault.persist.storage_target import local_path
 
@@ -31,7 +36,7 @@ def output_of(
         folder=several if form is None else form.folder,
         force=request.force,
         protected=protected,
-        listed=by_index if several else by_manifest,
+        listed=files_by_index if several else files_by_manifest,
     )
 
 

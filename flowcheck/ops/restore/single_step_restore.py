@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_IS_A_FOLDER
-from flowcheck.ops.console_output import growing_bar
+from flowcheck.ops.console_output import file_growth_bar
 from flowcheck.ops.lifecycle.chain_runner import last_audit
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep, found_step
@@ -65,7 +65,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
         assert form is not None, "asked before"
         contents = found.contents(form, request.options)
         begun_s = time.monotonic()
-        with growing_bar(target.path, _bytes(contents)):
+        with file_growth_bar(target.path, _bytes(contents)):
             own = (contents, target.path, form, request.options)
             written = write(*own, force=target.force, protected=target.protected)
         return RestoredStep(

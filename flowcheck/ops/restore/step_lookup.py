@@ -35,14 +35,14 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
-from flowcheck.replica.checkpoint_files.latest_pointer import STEP
+from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
@@ -61,15 +61,15 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
-CALM_S = 1.0
+SETTLED_AFTER_S = 1.0
 """Seconds without progress after which a chain counts as settled: all captured frames have become
 steps, if they can. A choice: longer delays each restore, shorter may give an older step on a busy
 machine."""
-READING_S = 60.0
+SETTLED_WHILE_STAGED_S = 60.0
 """Seconds without progress after which a chain counts as settled while staged messages wait to be
 read, since reading shows no progress. A choice: longer delays the restore, shorter may give an
 older step."""
-UPDATE_S = 60.0
+UPDATE_LIMIT_S = 60.0
 """Seconds without progress that the updater may take for a complete step. A choice: longer delays
 the error of a dead updater, shorter fails for large models."""
 ARRIVING_S = 5.0
@@ -128,11 +128,11 @@ class FoundStep:
 def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
     """Yields the step of a source on this machine: a checkpoint folder, else a run. in_place: its
     tensors are not copied, are valid until the end of the `with`, and must not be changed
-    (`_holding`, and `lazily` of `from_checkpoint`)."""
+    (`_holding`, and `lazily` of `step_in_checkpoint`)."""
     folder, chain = source.checkpoint, source.chain
     if folder is not None:
         by = code_approval_for(folder, source.run, code=source.code)
-        yield from_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
+        yield step_in_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
         return
     assert chain is not None, "what is at a URL was fetched"
     if in_place:
@@ -150,7 +150,9 @@ def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> Found
     StateError if there is no such step.
     """
     if _replica_holds(run, step, settle=settle):
-        return _of_replica(run, step_snapshot.copy_snapshot(run.replica, optimizer_in(run), step))
+        return _of_replica(
+            run, step_snapshot.copy_snapshot(run.replica, optimizer_of_run(run), step)
+        )
     return _of_files(run, step)
 
 
@@ -160,7 +162,7 @@ def _holding(run: RunDir, step: Step | None) -> Iterator[FoundStep]:
     (step_snapshot.py). The step does not change until the end of the `with`. The caller verifies a
     checkpoint's tensors when it writes them (`FoundStep.expected`)."""
     if _replica_holds(run, step, settle=True):
-        with step_snapshot.hold_snapshot(run.replica, optimizer_in(run), step) as taken:
+        with step_snapshot.hold_snapshot(run.replica, optimizer_of_run(run), step) as taken:
             yield _of_replica(run, taken)
     else:
         yield _of_files(run, step, lazily=True)
@@ -177,7 +179,7 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     if taken.step == 0 and incarnation_of(run).step is None:
         raise StateError(STATE_UNKNOWN(run.root))
     where = f"the replica of {run.root}"
-    return FoundStep(taken, where, assumptions_of(run), observed_files=seen_in(run))
+    return FoundStep(taken, where, assumptions_of(run), observed_files=observed_files_of(run))
 
 
 def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
@@ -188,7 +190,9 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
         named = [path for path in kept if path.name == f"step-{step}"]
         if not named:
             in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
-            held = {int(path.name.removeprefix(STEP)) for path in kept} | {*in_memory}
+            held = {int(path.name.removeprefix(CHECKPOINT_NAME_PREFIX)) for path in kept} | {
+                *in_memory
+            }
             there = sorted(held) or NO_STEPS()
             raise StateError(STEP_NOT_KEPT(run=run.root, step=step, kept=there))
         kept = named
@@ -198,7 +202,9 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
         reasons = unlearned_reasons(run)
         raise StateError(BECAUSE(fact=fact, reasons=reasons) if reasons else fact)
     by = CodeApproval((config.optimizer,))
-    return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=seen_in(run))
+    return replace(
+        step_in_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=observed_files_of(run)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +240,7 @@ def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> Code
     return CodeApproval(tuple(configs), code)
 
 
-def from_checkpoint(
+def step_in_checkpoint(
     folder: Path,
     step: Step | None = None,
     where: str | None = None,
@@ -262,7 +268,7 @@ def from_checkpoint(
     return FoundStep(taken, where or str(folder), manifest.assumed, kept.expected, own)
 
 
-def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
+def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:
     """The trainer's files that were audited against the run's replica."""
     lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
     return tuple(
@@ -274,8 +280,12 @@ def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders, the newest step last."""
-    found = [p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdecimal()]
-    return sorted(found, key=lambda p: int(p.name.removeprefix(STEP)))
+    found = [
+        p
+        for p in folder.glob(f"{CHECKPOINT_NAME_PREFIX}*")
+        if p.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
+    ]
+    return sorted(found, key=lambda p: int(p.name.removeprefix(CHECKPOINT_NAME_PREFIX)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +306,8 @@ class _Positions:
     def settle_limit_s(self) -> float:
         """Seconds without change after which the chain counts as settled."""
         if self.whole or self.heads != self.tails:
-            return UPDATE_S
-        return READING_S if self.unread else CALM_S
+            return UPDATE_LIMIT_S
+        return SETTLED_WHILE_STAGED_S if self.unread else SETTLED_AFTER_S
 
 
 def _settle(run: RunDir, config: JobConfig) -> None:
@@ -309,14 +319,14 @@ def _settle(run: RunDir, config: JobConfig) -> None:
         Event().wait(LOOK_S)
         now, now_s = _positions(run, config), time.monotonic()
         if now.heads != last.heads:
-            since_s = now_s if now_s - arrived_s > CALM_S else since_s
+            since_s = now_s if now_s - arrived_s > SETTLED_AFTER_S else since_s
             arrived_s = now_s
             if now_s - since_s > ARRIVING_S or now_s - began_s > COMING_S:
                 return
         if now != last:
             last, moved_s = now, now_s
     if last.whole or last.heads != last.tails:
-        raise StateError(STEPS_WAITING(run=run.root, seconds=UPDATE_S))
+        raise StateError(STEPS_WAITING(run=run.root, seconds=UPDATE_LIMIT_S))
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:

@@ -22,7 +22,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     verify_files,
 )
 from flowcheck.replica.checkpoint_files.latest_pointer import (
-    STEP,
+    CHECKPOINT_NAME_PREFIX,
     latest_checkpoint,
     why_latest_is_missing,
 )
@@ -71,7 +71,7 @@ def output_at(path: Path) -> Path:
     newest = latest_checkpoint(path)
     if newest is None and (gone := why_latest_is_missing(path)):
         raise StateError(gone)
-    if newest is None and path.is_dir() and path.name.startswith(STEP):
+    if newest is None and path.is_dir() and path.name.startswith(CHECKPOINT_NAME_PREFIX):
         raise StateError(STEP_WITHOUT_MANIFEST(path=path, manifest=MANIFEST))
     if newest is None and (told := interrupted_output_reason(path)):
         raise StateError(told)

@@ -133,7 +133,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "by_direction": by_direction,
-        "runs": runs,
+        "runs": port_ranges,
         "selected": selected,
         "hex": lambda name: str(name).encode().hex(),
     }
@@ -148,7 +148,7 @@ def by_direction(sources: Sequence[MirrorSource]) -> list[tuple[MirrorDirection,
     return list(groups.items())
 
 
-def runs(ports: Sequence[str]) -> list[str]:
+def port_ranges(ports: Sequence[str]) -> list[str]:
     """Ports with consecutive numbers joined as ranges: `ethernet 1/1-2`."""
     found: list[tuple[str, int, int]] = []
     for port in ports:

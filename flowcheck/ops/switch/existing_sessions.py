@@ -25,7 +25,7 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, 
 from flowcheck.ops.switch.mirror_session_options import parse_source
 from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 
 
 class ExistingSession(ConfigSection, frozen=True):

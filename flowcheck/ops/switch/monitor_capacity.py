@@ -38,7 +38,7 @@ LINK_BYTES = 14 + 4
 not the frame checksum."""
 IP_BYTES = 20
 """Bytes of a tunnel's IPv4 header without options (RFC 791)."""
-PADDING = {"simple": 1.0, "ll": 2.0, "ll128": 128 / 120}
+WIRE_BYTES_PER_DATA_BYTE = {"simple": 1.0, "ll": 2.0, "ll128": 128 / 120}
 """Bytes on the wire per payload byte, by NCCL protocol: in LL flags are half of each line, in
 LL128 8 of 128 bytes (nccl src/include/device.h, NCCL_LL_LINE..., NCCL_LL128_DATAELEMS)."""
 
@@ -61,22 +61,22 @@ class JobRates(msgspec.Struct, frozen=True, kw_only=True):
 
 def ring_rates(gradient_bytes: int, members: int, step_s: float, protocol: str) -> JobRates:
     """Mean rate of a ring all-reduce in one direction of one port: `2 * (R - 1) / R * G` bytes per
-    step (half reduce-scatter, half all-gather), times PADDING.
+    step (half reduce-scatter, half all-gather), times WIRE_BYTES_PER_DATA_BYTE.
 
     gradient_bytes: G, bytes of all gradients.
     members: R, ranks of the ring.
     step_s: seconds per step.
-    protocol: key of PADDING; another one raises KeyError.
+    protocol: key of WIRE_BYTES_PER_DATA_BYTE; another one raises KeyError.
     """
-    sent = 2 * (members - 1) / members * gradient_bytes * PADDING[protocol]
+    sent = 2 * (members - 1) / members * gradient_bytes * WIRE_BYTES_PER_DATA_BYTE[protocol]
     formula = (
-        f"2*({members}-1)/{members}*{gradient_bytes} bytes * {PADDING[protocol]:.4g} ({protocol}) "
-        f"/ {step_s:g} s"
+        f"2*({members}-1)/{members}*{gradient_bytes} bytes * "
+        f"{WIRE_BYTES_PER_DATA_BYTE[protocol]:.4g} ({protocol}) / {step_s:g} s"
     )
     return JobRates(direction_gbps=sent * 8 / step_s / 1e9, formula=formula)
 
 
-def speed(
+def check_line_rates(
     platform: Platform,
     session: MirrorSession,
     speeds: LineRates,
@@ -140,7 +140,7 @@ def _rounded(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def truncation(platform: Platform) -> RuleResult:
+def check_truncation(platform: Platform) -> RuleResult:
     """Reports whether the switch may truncate copies. No printed command does; only the switch can
     show whether another setting does."""
     return RuleResult("truncation", RuleVerdict.OK, NOT_TRUNCATED(platform.truncation))
@@ -157,7 +157,7 @@ def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
     return needed, formula
 
 
-def path_mtu(
+def check_path_mtu(
     platform: Platform, session: MirrorSession, roce_mtu: int, path_bytes: int | None
 ) -> RuleResult | None:
     """Checks that a full RoCE frame fits the route of the tunnel; None: no tunnel.
@@ -210,7 +210,7 @@ def check_monitor_speed(
     raise ConfigError("--monitor", session.monitor, right)
 
 
-def of_device(name: str) -> float | None:
+def device_gbps(name: str) -> float | None:
     """Line rate of a physical network device in Gb/s; None: unknown or virtual (Linux
     Documentation/ABI/testing/sysfs-class-net: speed, in Mb/s, -1 or an error if unknown)."""
     place = SYSFS / name

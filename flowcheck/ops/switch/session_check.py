@@ -59,17 +59,17 @@ def check(
     there = None if state_file is None else existing_sessions.read(state_file)
     found = session_rules.check_ports(platform, session)
     if exit_code(found) == 0:
-        found.append(learned(os, session))
+        found.append(check_evidence(os, session))
         found += existing_sessions.check_overlaps(
             platform, session_rules.platform_sessions(platform, session), there
         )
-    found += monitor_capacity.speed(platform, session, speeds, figures, sizes.roce_mtu)
-    found.append(monitor_capacity.truncation(platform))
-    fits = monitor_capacity.path_mtu(platform, session, sizes.roce_mtu, sizes.path_bytes)
+    found += monitor_capacity.check_line_rates(platform, session, speeds, figures, sizes.roce_mtu)
+    found.append(monitor_capacity.check_truncation(platform))
+    fits = monitor_capacity.check_path_mtu(platform, session, sizes.roce_mtu, sizes.path_bytes)
     return [*found, fits] if fits else found
 
 
-def learned(os: str, session: MirrorSession) -> RuleResult:
+def check_evidence(os: str, session: MirrorSession) -> RuleResult:
     """Warns if set-up commands of this session have evidence M (from memory), and lists them."""
     lines = [
         line for line in render(os, session, [CommandPart.SETUP]) if line.part is CommandPart.SETUP
@@ -91,14 +91,14 @@ def exit_code(findings: list[RuleResult]) -> int:
     return int(any(found.verdict is RuleVerdict.REFUSE for found in findings))
 
 
-def speeds(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRates:
+def line_rates(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRates:
     """Line rates from the options, in Gb/s. Raises ConfigError for a rate that is not above 0."""
     _above("--source-gbps", source_gbps)
     _above("--monitor-gbps", monitor_gbps)
     return monitor_capacity.LineRates(source_gbps=source_gbps, monitor_gbps=monitor_gbps)
 
 
-def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
+def mtu_sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
     """Sizes from the options, in bytes. Raises ConfigError for a `roce_mtu` that is not one of
     ROCE_MTUS."""
     if roce_mtu not in ROCE_MTUS:
@@ -122,8 +122,10 @@ def job_figures(
     Raises ConfigError for an invalid value, or if only some of gradient_bytes, members and step_s
     are given.
     """
-    if protocol not in monitor_capacity.PADDING:
-        raise ConfigError("--protocol", protocol, ONE_OF(tuple(monitor_capacity.PADDING)))
+    if protocol not in monitor_capacity.WIRE_BYTES_PER_DATA_BYTE:
+        raise ConfigError(
+            "--protocol", protocol, ONE_OF(tuple(monitor_capacity.WIRE_BYTES_PER_DATA_BYTE))
+        )
     if measured_gbps is not None:
         _above("--measured-gbps", measured_gbps)
         return monitor_capacity.JobRates(

@@ -27,7 +27,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.switch_platforms import Platform
 
-SANE = 64
+SESSION_NUMBER_MAX = 64
 """Largest accepted session number where the platform's limit is unknown: no known switch has more
 sessions."""
 
@@ -120,8 +120,8 @@ def _numbers(platform: Platform, session: MirrorSession) -> RuleResult:
     last = session.number + (1 if platform.one_way == "split" and len(ways) > 1 else 0)
     taken = range(session.number, last + 1)
     if platform.numbers is None:
-        if not 1 <= session.number <= last <= SANE:
-            why = NUMBER_BEYOND_GUESS(numbers=taken, most=SANE)
+        if not 1 <= session.number <= last <= SESSION_NUMBER_MAX:
+            why = NUMBER_BEYOND_GUESS(numbers=taken, most=SESSION_NUMBER_MAX)
             return RuleResult("session", RuleVerdict.REFUSE, why)
         return RuleResult("session", RuleVerdict.WARN, NUMBER_UNCHECKED(taken))
     least, most = platform.numbers

@@ -24,14 +24,14 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.lifecycle.run_outcome import last_step
-from flowcheck.private_files import APPENDING, append_to_open_file, open_private
+from flowcheck.private_files import APPEND_FLAGS, append_to_open_file, open_private
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
-from flowcheck.stages.job_state.model_layout import layout_of, optimizer_in
+from flowcheck.stages.job_state.model_layout import layout_of, optimizer_of_run
 from flowcheck.stages.job_state.training_facts import is_training_known, known_training
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -62,8 +62,8 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     where = RunDir(root)
     if len(runs := all_run_dirs(where)) > 1:
         where = _one_of(runs, file, step)
-    template = template_of(where, file, step)
-    found = compared_with_replica(where, template, file)
+    template = read_checkpoint_template(where, file, step)
+    found = compare_with_replica(where, template, file)
     line = append_audit_line(where, found, file, template)
     if as_json:
         result = msgspec.to_builtins(line) | {
@@ -95,7 +95,7 @@ def append_audit_line(
         others=buffer_digests(template, found.not_compared) if found.equal else {},
     )
     with naming_file(where.audits):
-        log = open_private(where.audits, APPENDING)
+        log = open_private(where.audits, APPEND_FLAGS)
         try:
             append_to_open_file(log, msgspec.json.encode(line))
             _belong_beside(where, log)
@@ -118,7 +118,7 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
     why: list[Finding] = []
     for number, own in enumerate(runs, 1):
         try:
-            found = compared_with_replica(own, template_of(own, file, step), file)
+            found = compare_with_replica(own, read_checkpoint_template(own, file, step), file)
         except StateError as error:
             why.append(OF_JOB(number=number, why=error.finding))
             continue
@@ -145,24 +145,26 @@ def _layout_and_steps(where: RunDir) -> tuple[Layout, tuple[Step, ...]]:
     return layout_of(job, config), ()
 
 
-def template_of(where: RunDir, file: Path, step: Step | None = None) -> CheckpointTemplate:
+def read_checkpoint_template(
+    where: RunDir, file: Path, step: Step | None = None
+) -> CheckpointTemplate:
     """Reads a checkpoint of the trainer as a template for the replica of a run. Raises ConfigError
     if there is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its
     step."""
     where.settings()
-    template = template_for(file, _layout_and_steps(where)[0], optimizer_in(where), step)
+    template = template_for(file, _layout_and_steps(where)[0], optimizer_of_run(where), step)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     return template
 
 
-def compared_with_replica(
+def compare_with_replica(
     where: RunDir, template: CheckpointTemplate, file: Path
 ) -> bitwise_audit.Audit:
     """Compares a checkpoint with the replica at the checkpoint's step. Raises StateError if this
     step is unknown."""
     found = _stepped_against(where, template, file)
-    told = compare_step_settings(template, optimizer_in(where), _layout_and_steps(where)[0])
+    told = compare_step_settings(template, optimizer_of_run(where), _layout_and_steps(where)[0])
     found = replace(found, settings=told)
     if not where.replica.exists():
         return found  # what the optimizer does not step has no digests
@@ -176,7 +178,9 @@ def _stepped_against(
 ) -> bitwise_audit.Audit:
     if template.step in _layout_and_steps(where)[1]:
         try:
-            taken = step_snapshot.copy_snapshot(where.replica, optimizer_in(where), template.step)
+            taken = step_snapshot.copy_snapshot(
+                where.replica, optimizer_of_run(where), template.step
+            )
             return bitwise_audit.audit_snapshot(template, taken)
         except StateError:
             if template.step in _layout_and_steps(where)[1]:
@@ -191,7 +195,7 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
         at = max(kept) if kept else (last_step(where) or {"step": 0})["step"]
         what = STEP_NOT_RECORDED(file=file, step=template.step, run=where.root, at=at)
         raise StateError(what)
-    return bitwise_audit.audit_digests(template, layout, optimizer_in(where), digests)
+    return bitwise_audit.audit_digests(template, layout, optimizer_of_run(where), digests)
 
 
 def _print(found: bitwise_audit.Audit, file: Path) -> None:

@@ -40,7 +40,7 @@ from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range
@@ -222,7 +222,7 @@ def _placed(
     if place.later_checkpoint is not None:
         assert config.optimizer is not None
         later = template_for(place.later_checkpoint, layout, config.optimizer)
-        after = gradient_log_position.steps_before(where, config, layout, base, later)
+        after = gradient_log_position.steps_until_checkpoint(where, config, layout, base, later)
         how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.later_checkpoint)
         if place.after in (None, after):
             return after, how

@@ -22,7 +22,7 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
-from flowcheck.stages.replica_update.gradient_logs import open_gradient_log, steps_in
+from flowcheck.stages.replica_update.gradient_logs import logged_steps, open_gradient_log
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
@@ -67,7 +67,7 @@ class _TrialReplica:
         self._replica.close()
 
 
-def steps_before(
+def steps_until_checkpoint(
     where: RunDir,
     config: JobConfig,
     layout: Layout,
@@ -85,7 +85,7 @@ def steps_before(
         raise StateError(LATER_FILE_NOT_LATER(later=later.step, step=step))
     log = open_gradient_log(where, config, known_training(where).gradient_bytes)
     try:
-        held = steps_in(where, log)
+        held = logged_steps(where, log)
         starts = [at - 1 for at in held if all(at + more in held for more in range(count))]
         if not starts:
             what = TOO_FEW_STEPS_LOGGED(logged=len(held), needed=count, step=step, later=later.step)

@@ -23,7 +23,7 @@ from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -53,8 +53,8 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
     """
     if stage_at(Position.STEP).name not in where.stage_pids():
         raise StateError(NO_UPDATER(where.root))
-    template = audits.template_of(where, file)
-    check_settings(template, optimizer_in(where), peek_versions(where.replica)[0], str(file))
+    template = audits.read_checkpoint_template(where, file)
+    check_settings(template, optimizer_of_run(where), peek_versions(where.replica)[0], str(file))
     if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
         what = STEP_NOT_REACHED(
             file=file,
@@ -96,13 +96,13 @@ def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -
     layout, _ = peek_versions(where.replica)
     job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)
-    sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)
+    sections = flat_state(template, layout, optimizer_of_run(where), leaves_out=leaves_out)
     return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))
 
 
 def _held_against(where: RunDir, template: CheckpointTemplate, file: Path) -> Audit | None:
     try:
-        return audits.compared_with_replica(where, template, file)
+        return audits.compare_with_replica(where, template, file)
     except StateError:
         return None
 

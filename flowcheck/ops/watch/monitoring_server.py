@@ -67,13 +67,13 @@ class MonitoringServer(BoundedHttpServer):
             raise ConfigError("watch.listen", config.listen, why) from error
 
 
-HEAD_S = 5.0
+REQUEST_HEAD_LIMIT_S = 5.0
 """Seconds for the complete head of a request, and between two requests of a connection. A choice:
 a longer limit lets slow clients hold connections, a shorter one breaks slow links."""
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOST_NAMES = ("127.0.0.1", "localhost", "[::1]")
 """Host names of a browser or a scraper on this machine. A request for another name may come from a
 foreign page whose name was made to resolve to this machine (DNS rebinding)."""
-ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+COMMON_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 JSON = "application/json"
 
 
@@ -86,10 +86,12 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        """Limits the time for a request's head to HEAD_S."""
+        """Limits the time for a request's head to REQUEST_HEAD_LIMIT_S."""
         super().setup()
         self.connection.settimeout(self.server.timeout_s)
-        self._head_in = DeadlineReader(self.connection, min(HEAD_S, self.server.timeout_s))
+        self._head_in = DeadlineReader(
+            self.connection, min(REQUEST_HEAD_LIMIT_S, self.server.timeout_s)
+        )
         self.rfile = io.BufferedReader(self._head_in)
 
     def handle_one_request(self) -> None:
@@ -129,7 +131,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         match path:
             case "/metrics":
                 read = state()
-                text, kind = prometheus_metrics.exposition(read, self.headers.get("Accept", ""))
+                text, kind = prometheus_metrics.metrics_text(read, self.headers.get("Accept", ""))
                 self.server.scrapes.note(over=read.in_order)
                 self._send(HTTPStatus.OK, text, kind)
             case "/healthz":
@@ -159,7 +161,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     def _is_local(self) -> bool:
         host = self.headers.get("Host", "")
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        return name.lower() in LOCAL
+        return name.lower() in LOCAL_HOST_NAMES
 
     def _json(self, status: HTTPStatus, told: Any, more: Mapping[str, str] | None = None) -> None:
         self._send(status, msgspec.json.encode(told) + b"\n", JSON, more)
@@ -175,7 +177,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         own = {"Content-Type": kind, "Content-Length": str(len(text))}
-        for key, value in (ALWAYS | own | dict(more or {})).items():
+        for key, value in (COMMON_HEADERS | own | dict(more or {})).items():
             self.send_header(key, value)
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -192,7 +194,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         """Logs nothing: a scrape a second would fill the log."""
 
 
-EVERY_MAX_S = 2.5
+SCRAPE_INTERVAL_MAX_S = 2.5
 """Longest interval between two scrapes, seconds, for which the end of a chain is delayed; less
 frequent clients may miss it. A chain's end takes at most 4 s (supervisor.py, GRACE_S)."""
 
@@ -219,6 +221,6 @@ class ScrapeInterval:
         now_s = time.monotonic() if now_s is None else now_s
         if self._told or self._last_s is None or self._every_s is None:
             return 0.0
-        if self._every_s > EVERY_MAX_S:
+        if self._every_s > SCRAPE_INTERVAL_MAX_S:
             return 0.0
         return max(0.0, self._last_s + 1.5 * self._every_s - now_s)

@@ -148,14 +148,14 @@ METRICS: dict[str, MetricInfo] = {
 }
 
 
-def exposition(state: ChainState, accept: str) -> tuple[bytes, str]:
+def metrics_text(state: ChainState, accept: str) -> tuple[bytes, str]:
     """(text, its content type), in the format that the scraper accepts."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     class Once:
         def collect(self) -> Iterable[Metric]:
-            return families(state)
+            return metric_families(state)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Once())
@@ -164,7 +164,7 @@ def exposition(state: ChainState, accept: str) -> tuple[bytes, str]:
     return text, kind
 
 
-def families(state: ChainState) -> Iterator[Metric]:
+def metric_families(state: ChainState) -> Iterator[Metric]:
     """All metrics of a state, with help and labels, for the encoder of prometheus_client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

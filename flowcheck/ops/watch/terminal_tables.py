@@ -74,7 +74,7 @@ def _named(job: JobState) -> str:
 
 def _behind(job: JobState) -> str:
     steps = _counted(job.lag_steps, "step")
-    ago = f"{job.lag_ms:.0f} ms" if job.lag_ms < 1000 else span(job.lag_ms / 1e3)
+    ago = f"{job.lag_ms:.0f} ms" if job.lag_ms < 1000 else duration_text(job.lag_ms / 1e3)
     return f"{steps}, {ago}" if job.step is not None or job.lag_steps else "-"
 
 
@@ -87,7 +87,11 @@ def _durable(job: JobState) -> str:
     own = job.durable
     if own is None:
         return "none" if job.kept_at is None else "at its end"
-    there = "none yet" if own.step is None else f"step {own.step}, {span(own.age_s or 0.0)} ago"
+    there = (
+        "none yet"
+        if own.step is None
+        else f"step {own.step}, {duration_text(own.age_s or 0.0)} ago"
+    )
     share = f" {own.done_share:.0%}" if own.done_share is not None else ""
     phase = f"; {own.phase}{share}" if own.phase else ""
     return f"{there}{phase}" + (f"; fails ({own.attempts})" if own.attempts else "")
@@ -150,7 +154,7 @@ def last_frame(state: ChainState, ring: RingState) -> str:
     if ring.frame_age_s is None:
         return "-" if ring.head else "none"
     over = state.ended is not None and not state.stages  # as it was then
-    return f"{span(ring.frame_age_s)} {'before the end' if over else 'ago'}"
+    return f"{duration_text(ring.frame_age_s)} {'before the end' if over else 'ago'}"
 
 
 def _dropped(ring: RingState) -> str:
@@ -261,10 +265,10 @@ def _short(value: float) -> str:
 
 
 def _ago(time_ns: int | None, now_ns: int) -> str:
-    return "-" if not time_ns else f"{span(max(0, now_ns - time_ns) / 1e9)} ago"
+    return "-" if not time_ns else f"{duration_text(max(0, now_ns - time_ns) / 1e9)} ago"
 
 
-def span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A duration as text, to about two digits."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -20,18 +20,18 @@ from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import RATE_STEPS
 from flowcheck.ops.watch.terminal_tables import (
     STYLES,
+    duration_text,
     events_table,
     jobs_table,
     notes_below,
     rings_table,
-    span,
     stages_table,
     steps_table,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
-EVERY_S = 1.0
+REDRAW_EVERY_S = 1.0
 """Seconds between two redraws. A choice: a shorter time costs CPU time."""
 LAST_STEPS, LAST_EVENTS = 8, 10
 FEW_STEPS, FEW_EVENTS = 3, 3
@@ -54,22 +54,22 @@ def run(root: Path, *, as_json: bool) -> int:
             print(encode_state(reader.state()).decode(), flush=True)
         else:
             reader.state()
-            Event().wait(EVERY_S)  # rates are of two looks
-            print(piped(reader.state()), flush=True)
+            Event().wait(REDRAW_EVERY_S)  # rates are of two looks
+            print(frame_as_text(reader.state()), flush=True)
         RunDir(root).settings()
         return 0
     with Signals() as signals, Live(console=console, screen=True, auto_refresh=False) as live:
         while not signals.received:
             live.update(FittedFrame(reader.state()), refresh=True)
-            Event().wait(EVERY_S)
+            Event().wait(REDRAW_EVERY_S)
     return 0
 
 
-def piped(state: ChainState) -> str:
+def frame_as_text(state: ChainState) -> str:
     """One frame as text, without trailing blanks."""
     console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
     with console.capture() as kept:
-        console.print(screen(state))
+        console.print(screen_parts(state))
     return "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines())
 
 
@@ -110,7 +110,7 @@ class FittedFrame:
                 yield Segment.line()
 
 
-def screen(state: ChainState) -> RenderableType:
+def screen_parts(state: ChainState) -> RenderableType:
     """All parts of the frame, the most important first."""
     return Group(*_standing(state), *_steps(state, LAST_STEPS), *_events(state, LAST_EVENTS))
 
@@ -122,7 +122,7 @@ def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableTyp
     yield Text.assemble((word.upper(), STYLES[word]), " ", printable(str(state.health.reason)))
     began = ""
     if state.started_ns is not None:
-        began = f", began {span((state.time_ns - state.started_ns) / 1e9)} ago"
+        began = f", began {duration_text((state.time_ns - state.started_ns) / 1e9)} ago"
     ending = ", told to end" if state.ending and state.stages else ""
     rates = f"; steps/s: of {RATE_STEPS} steps" if state.jobs else ""
     yield Text(printable(f"{state.run}{began}{ending}{rates}"), style="dim")

@@ -45,7 +45,7 @@ def number_at(extractor: Extractor, flow: int, psn: int, closing: bool) -> int:
     )
 
 
-def staged_unnumbered(extractor: Extractor) -> bool:
+def has_unnumbered_staged(extractor: Extractor) -> bool:
     """Something of a planned flow is staged whose number this ring's parser does not know."""
     records = extractor.staging.records()
     messages = records["message"][records["state"] == 1]

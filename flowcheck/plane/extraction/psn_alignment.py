@@ -142,7 +142,7 @@ def _start(message: ObservedMessage) -> _Start | None:
     return psn, message.va, message.rkey, message.wire_bytes, head
 
 
-def renamed(
+def with_joined_names(
     messages: Sequence[ObservedMessage], names: Mapping[FlowKey, JoinedFlow]
 ) -> list[ObservedMessage]:
     return [

@@ -9,7 +9,7 @@ from flowcheck.findings.catalog import capture_file_problems as problems
 from flowcheck.findings.catalog import capture_file_reasons as reasons
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
-from flowcheck.text_files import BEGIN_BYTES, unpacking
+from flowcheck.untrusted_text import BEGIN_BYTES, unpack_command
 
 LINK_TYPES = {
     0: "BSD loopback",
@@ -51,13 +51,13 @@ TORN = (
 def capture_refusal(path: Path, told: Finding) -> Finding:
     """Why `path` was not opened, or not read to its end. told: C's reason, for what is not known
     better here."""
-    if told.of(*TORN):
+    if told.is_any_of(*TORN):
         byte, frames = told.arguments["byte"], told.arguments["frames"]
         size = path.stat().st_size
         return problems.IS_TORN(path=path, byte=byte, bytes=size, what=told, frames=frames)
-    if told.of(reasons.CAPTURE_NOT_ETHERNET):
+    if told.is_any_of(reasons.CAPTURE_NOT_ETHERNET):
         return _other_link_type(path, told.arguments["link_type"])
-    if told.of(reasons.CAPTURE_OF_OTHER_VERSION):
+    if told.is_any_of(reasons.CAPTURE_OF_OTHER_VERSION):
         return problems.OTHER_PCAP_VERSION(path=path, version=told.arguments["version"])
     return _no_capture(path, told)
 
@@ -74,12 +74,12 @@ def _no_capture(path: Path, told: Finding) -> Finding:
         return problems.IS_UNREADABLE(path=path, error=error.strerror, user=user)
     if not size:
         return problems.IS_EMPTY(path)
-    if (packed := unpacking(path, begin, ".pcap")) is not None:
+    if (packed := unpack_command(path, begin, ".pcap")) is not None:
         program, command = packed
         return problems.IS_COMPRESSED(path=path, program=program, command=command)
-    if told.of(reasons.CAPTURE_TOO_SHORT, reasons.CAPTURE_HEADER_CUT):
+    if told.is_any_of(reasons.CAPTURE_TOO_SHORT, reasons.CAPTURE_HEADER_CUT):
         return problems.IS_TOO_SHORT(path=path, bytes=size)
-    if not told.of(reasons.CAPTURE_FORMAT_UNKNOWN):
+    if not told.is_any_of(reasons.CAPTURE_FORMAT_UNKNOWN):
         return problems.CAPTURE_REFUSED(path=path, error=told)
     if (text := _text(begin)) is not None:
         return problems.IS_TEXT(path=path, begin=repr(text))

@@ -15,10 +15,10 @@ from typing import Any
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError, refusal_of
-from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
+from flowcheck.findings.catalog.shared_memory_files import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.findings.catalog.starting_a_chain import DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 
 BLOCK_BYTES = 65536
 """Bytes of a block of af_packet's ring, a whole number of frames of FRAME_ROOM_BYTES: eight."""
@@ -103,7 +103,7 @@ def dpdk() -> tuple[Any, Any]:
         from flowcheck._dpdk import ffi, lib
     except ImportError as error:
         raise CaptureError(errno.ENOENT, DPDK_NOT_BUILT(error)) from error
-    private_files.tell(lib)
+    private_files.pass_trusted_users_to_c(lib)
     return ffi, lib
 
 

@@ -17,11 +17,15 @@ from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.staged_snapshot import snapshot_of
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
-from flowcheck.plane.mirror_merge.mirror_point_merge import MirrorView, join, mirror_view
+from flowcheck.plane.mirror_merge.mirror_point_merge import (
+    MirrorView,
+    merge_mirror_points,
+    mirror_view,
+)
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.hugepage_memory import SHM
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
+from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 
@@ -77,7 +81,7 @@ def read_capture_files(paths: Sequence[Path], *, icrc_every: int = 1) -> Capture
     frames: Counter[str] = Counter()
     for one in files:
         frames.update(one.frames)
-    together = join([one.view for one in files])
+    together = merge_mirror_points([one.view for one in files])
     return CaptureContents(
         frames=dict(frames),
         total=sum(frames.values()),

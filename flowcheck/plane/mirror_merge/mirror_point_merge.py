@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows, renamed
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows, with_joined_names
 from flowcheck.plane.extraction.staged_snapshot import OrphanPacket, StagedSnapshot
-from flowcheck.plane.mirror_merge.missing_write_starts import with_starts
+from flowcheck.plane.mirror_merge.missing_write_starts import with_recovered_starts
 from flowcheck.plane.shared_memory.flow_table import psn_missing
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
@@ -81,7 +81,7 @@ def _merge_flow(views: Sequence[ObservedFlow], messages: Sequence[ObservedMessag
     )
 
 
-def merge(one: ObservedMessage, other: ObservedMessage) -> tuple[ObservedMessage, int]:
+def merge_message(one: ObservedMessage, other: ObservedMessage) -> tuple[ObservedMessage, int]:
     """One message seen at two mirror points; and the bytes on which they differ.
 
     A message whose start was seen is believed about its length before one whose was not.
@@ -145,7 +145,7 @@ def merge_messages(files: Sequence[list[ObservedMessage]]) -> tuple[list[Observe
         for message in messages:
             name = (message.flow, message.first_psn)
             if name in merged:
-                merged[name], differ = merge(merged[name], message)
+                merged[name], differ = merge_message(merged[name], message)
                 conflicts += differ
             else:
                 merged[name] = message
@@ -182,7 +182,9 @@ def attach_orphans(
         payload = np.zeros_like(found.payload)
         payload[start:stop] = stray.payload
         around = tuple(r for r in ((0, start), (stop, found.wire_bytes)) if r[0] < r[1])
-        out[indices[nth]], differ = merge(found, replace(found, payload=payload, missing=around))
+        out[indices[nth]], differ = merge_message(
+            found, replace(found, payload=payload, missing=around)
+        )
         conflicts += differ
     return out, conflicts, homeless
 
@@ -232,7 +234,7 @@ def mirror_view(seen: StagedSnapshot) -> MirrorView:
     return MirrorView(flows=flows, messages=seen.messages(), strays=list(seen.orphans))
 
 
-def join(views: Sequence[MirrorView]) -> MergedView:
+def merge_mirror_points(views: Sequence[MirrorView]) -> MergedView:
     """Merges mirror points of one job: the same owner and first PSN name the same message."""
     names = align_flows([view.flows for view in views], [view.messages for view in views])
     if len(views) > 1:
@@ -245,7 +247,7 @@ def join(views: Sequence[MirrorView]) -> MergedView:
     lost: dict[FlowKey, dict[int, int]] = defaultdict(dict)
     for stray in sorted(strays, key=lambda stray: stray.psn):
         lost[stray.flow][stray.psn] = len(stray.payload)
-    messages = with_starts(messages, lost, pmtu_bytes)
+    messages = with_recovered_starts(messages, lost, pmtu_bytes)
     messages, differ, homeless = attach_orphans(strays, messages, pmtu_bytes)
     flows = merge_flows([view.flows for view in views], messages)
     return MergedView(flows, messages, conflicts + differ, homeless, names)
@@ -255,7 +257,7 @@ def _called(view: MirrorView, names: dict[FlowKey, JoinedFlow]) -> MirrorView:
     """The view with the names and PSNs of the join."""
     return MirrorView(
         flows=[replace(flow, key=names[flow.key].flow) for flow in view.flows],
-        messages=renamed(view.messages, names),
+        messages=with_joined_names(view.messages, names),
         strays=[
             OrphanPacket(names[s.flow].flow, s.psn + names[s.flow].psn_shift, s.payload)
             for s in view.strays

@@ -27,7 +27,7 @@ MOST_PACKETS = 1 << 16
 """Of a piece: 16 MiB of the smallest path MTU, four times NCCL's largest chunk (NCCL_BUFFSIZE)."""
 
 
-def with_starts(
+def with_recovered_starts(
     messages: Sequence[ObservedMessage],
     packets: Mapping[FlowKey, Mapping[int, int]],
     pmtu_bytes: Mapping[FlowKey, int],

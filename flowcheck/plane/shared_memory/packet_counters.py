@@ -46,7 +46,7 @@ FLOW_TABLE_FULL = "flow_table_full_packets"
 """Parser's counter of write and SEND packets whose queue pair found no record in the table."""
 
 
-def flow_table_full(packets: int) -> Finding:
+def flow_table_full_finding(packets: int) -> Finding:
     """What more than 0 `packets` of FLOW_TABLE_FULL mean, and what to do."""
     return lost_steps.FLOW_TABLE_FULL(flows=lib.FC_FLOWS_MAX, packets=packets)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowcheck.errors import RingError, core_finding
 from flowcheck.findings.catalog import shared_memory_files as files
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free, hugetlbfs_mounts
+from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free, hugetlbfs_mounts
 from flowcheck.private_files import user_name
 
 NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)

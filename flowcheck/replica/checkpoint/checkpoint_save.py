@@ -24,7 +24,7 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
-from flowcheck.findings.catalog.resume_gaps import RATE_UNKNOWN
+from flowcheck.findings.catalog.restored_state import RATE_UNKNOWN
 from flowcheck.findings.catalog.unloadable_checkpoints import OTHER_RUN_HERE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import make_folder
@@ -58,7 +58,7 @@ from flowcheck.replica.checkpoint_files.safetensors_file import write_tensors
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 
-__all__ = ["Checkpoint", "load", "save", "save_given", "snapshot_in", "snapshot_of"]
+__all__ = ["Checkpoint", "load", "save", "save_trainer_state", "snapshot_in", "snapshot_of"]
 
 SUFFIX = ".safetensors"
 LEFTOVERS = ".step-*.tmp"
@@ -87,10 +87,10 @@ def save(
             replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told
         )
         whole = replace(whole, optimizer_config=snapshot.optimizer)
-    return save_given(whole, directory, replica.layout)
+    return save_trainer_state(whole, directory, replica.layout)
 
 
-def save_given(step: TrainerState, directory: Path, layout: Layout) -> Path:
+def save_trainer_state(step: TrainerState, directory: Path, layout: Layout) -> Path:
     """As `save`, of a step that was given; `latest` names it when it is on disk."""
     final = directory / f"step-{step.step}"
     if not _is_there(step, final, layout):

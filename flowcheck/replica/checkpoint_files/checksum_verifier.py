@@ -63,7 +63,7 @@ class ExpectedChecksums:
 NO_EXPECTED_CHECKSUMS = ExpectedChecksums()
 
 
-TOGETHER_BYTES = 64 << 20
+THREAD_SHARE_BYTES = 64 << 20
 """Bytes of tensors that one thread sums, two at a time. A choice: more balances threads worse, less
 starts more work items."""
 
@@ -131,7 +131,7 @@ def verify_files(
     return [
         fault
         for fault in faults
-        if fault.tensor not in later or not fault.why.of(damage.TENSOR_CHANGED)
+        if fault.tensor not in later or not fault.why.is_any_of(damage.TENSOR_CHANGED)
     ]
 
 
@@ -208,7 +208,7 @@ def _groups(spans: Mapping[str, Span]) -> Iterator[dict[str, Span]]:
     for label, span in spans.items():
         group[label] = span
         held += span[1]
-        if held >= TOGETHER_BYTES and len(group) > 1:
+        if held >= THREAD_SHARE_BYTES and len(group) > 1:
             yield group
             group, held = {}, 0
     if group:
@@ -299,7 +299,7 @@ def _faults(
             faults.append(FileFault(one.at[0][0] if one.at else "", damage.TENSOR_CHANGED(), label))
     named = {one.file for one in faults}
     for name, fault in why.items():
-        if fault is not None and (name not in named or fault.of(damage.AROUND_CHANGED)):
+        if fault is not None and (name not in named or fault.is_any_of(damage.AROUND_CHANGED)):
             faults.append(FileFault(name, fault))
     return faults
 

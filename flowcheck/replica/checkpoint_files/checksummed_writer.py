@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowcheck.atomic_write import sync
+from flowcheck.atomic_write import fsync_path
 from flowcheck.closing_context import Closeable
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
 from flowcheck.replica.checkpoint_files.direct_io import DirectWrite
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.manifest import FileSum, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, hash_two
 
@@ -29,7 +29,7 @@ choice: more uses more processors and memory."""
 DISK_THREADS = 3
 """Threads that write blocks, so that one write always waits at the disk. A choice: more keeps fast
 disks busier and costs context switches."""
-EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 
 _FileChecksums = tuple[FileSum, dict[str, str]]
@@ -113,7 +113,7 @@ class ChecksummedWriter(Closeable):
 
     def _write(self, writing: DirectWrite, path: Path) -> _FileChecksums:
         told = writing.write()
-        self._synced.append(self._waiting.submit(sync, path))
+        self._synced.append(self._waiting.submit(fsync_path, path))
         return told
 
     def empty(self, label: str, tensor: torch.Tensor) -> None:
@@ -123,7 +123,7 @@ class ChecksummedWriter(Closeable):
     def file(self, name: str, path: Path) -> None:
         """Begins to sum and sync a small file that is already written and holds no tensors."""
         self._files[self.names.get(name, name)] = self._pool.submit(_of_small, path)
-        self._synced.append(self._waiting.submit(sync, path))
+        self._synced.append(self._waiting.submit(fsync_path, path))
 
     def files(self) -> dict[str, FileSum]:
         """Waits until all files are summed and on disk. Returns {name: checksums}.
@@ -144,7 +144,7 @@ class ChecksummedWriter(Closeable):
         for label, (tensor, file, first, count) in self._tensors.items():
             dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
             at = ((file, first, count),) if count else ()
-            own = self._files[file].result()[1][label] if count else EMPTY
+            own = self._files[file].result()[1][label] if count else EMPTY_SHA256
             told[label] = TensorSum(dtype, shape, own, at)
         return told
 

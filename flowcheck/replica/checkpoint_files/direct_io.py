@@ -30,7 +30,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece, ReadAhead
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece, ReadAhead
 from flowcheck.replica.checkpoint_files.manifest import FileSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, copy_and_hash
 

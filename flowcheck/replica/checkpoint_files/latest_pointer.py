@@ -24,7 +24,7 @@ from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.untrusted_paths import NAME_BYTES_MAX, checked_checkpoint_name
 
 LATEST = "latest"
-STEP = "step-"
+CHECKPOINT_NAME_PREFIX = "step-"
 """Prefix of a checkpoint's name, before the step's number."""
 TEXT_BYTES_MAX = NAME_BYTES_MAX + 1
 """Most bytes of the file `latest`: a name and a newline."""
@@ -73,7 +73,9 @@ def why_latest_is_missing(folder: Path) -> Finding | None:
     if any(found.glob("*_model_states.pt")):
         return None
     fault = HOLDS_NO_MANIFEST(MANIFEST) if found.is_dir() else IS_NOT_THERE()
-    whole = sorted(path.parent.name for path in folder.glob(f"{STEP}*/{MANIFEST}"))
+    whole = sorted(
+        path.parent.name for path in folder.glob(f"{CHECKPOINT_NAME_PREFIX}*/{MANIFEST}")
+    )
     there = WHOLE_ARE(whole) if whole else NONE_WHOLE()
     named = {"file": folder / LATEST, "checkpoint": found.name}
     return LATEST_NOT_WHOLE(**named, fault=fault, there=there)

@@ -28,7 +28,7 @@ from flowcheck.findings.catalog.unloadable_checkpoints import (
 )
 from flowcheck.foreign_messages import SAFETENSORS_ERRNO
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
 from flowcheck.untrusted_paths import refuse_special_file
 
@@ -47,7 +47,7 @@ DTYPES = {
 ALIGN = BLOCK_BYTES
 """Bytes to which the header's end is aligned. The format requires 8."""
 LENGTH_BYTES = 8
-FOR_TORCH = {"format": "pt"}
+PYTORCH_METADATA = {"format": "pt"}
 """Metadata that transformers requires in a file (modeling_utils.py, load_state_dict)."""
 
 
@@ -57,7 +57,7 @@ def write_tensors(
     sums: ChecksummedWriter,
     *,
     part: str = "",
-    metadata: Mapping[str, str] = FOR_TORCH,
+    metadata: Mapping[str, str] = PYTORCH_METADATA,
     name: str = "",
 ) -> None:
     """Begins to write the file, as `ChecksummedWriter.write_file` does.

@@ -13,14 +13,18 @@ from flowcheck.config import OptimizerConfig, ScalerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import HALF_UNSCALED
 from flowcheck.replica.optimizer.gradient_clipping import has_clipping
-from flowcheck.replica.param_layout import SEVERAL, Layout
+from flowcheck.replica.param_layout import SEVERAL_DTYPES, Layout
 
 
 def check_scaler(config: OptimizerConfig, inner: Layout) -> None:
     """Raises ConfigError where torch's GradScaler does not support the gradients' dtype
     (torch/amp/grad_scaler.py, _unscale_grads_). inner: layout of the tensors that the optimizer
     steps."""
-    types = {inner.dtype_of(p) for p in inner.parameters} if inner.dtype == SEVERAL else inner.dtype
+    types = (
+        {inner.dtype_of(p) for p in inner.parameters}
+        if inner.dtype == SEVERAL_DTYPES
+        else inner.dtype
+    )
     if config.scaler is not None and "float16" in types:
         raise ConfigError("optimizer.scaler", config.scaler.init_scale, HALF_UNSCALED())
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 
 ARGUMENTS = "optimizer.schedule_arguments"
-STEPS = 100
+TORCH_SCHEDULE_STEPS = 100
 """Steps for classes of torch.optim.lr_scheduler, a few microseconds each. A choice: more find
 errors of later steps and delay the start."""
-OWN_STEPS = 1
+USER_SCHEDULE_STEPS = 1
 """Steps for a user's own schedule, whose length is not known: a table may end with the training."""
 NUMBERS = ("int", "float")
 """Type annotations of arguments that must be numbers."""
@@ -48,7 +48,7 @@ def check_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> Non
     own = config.factory is not None or any(
         is_user_function(part.schedule or "") for part in stated
     )
-    for events in range(1, (OWN_STEPS if own else STEPS) + 1):
+    for events in range(1, (USER_SCHEDULE_STEPS if own else TORCH_SCHEDULE_STEPS) + 1):
         try:
             settings.settings_at(events * config.schedule_every)
         except ConfigError as error:

@@ -18,7 +18,7 @@ from flowcheck.findings.catalog.refused_user_code import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.replica.user_code import load_callable, user_error_text
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.rounding"
@@ -29,7 +29,7 @@ def stepped_layout(config: OptimizerConfig, layout: Layout) -> Layout:
     master weights."""
     if config.master_dtype is None or {layout.dtype} == {config.master_dtype}:
         return layout
-    return layout.relaid(config.master_dtype)
+    return layout.with_single_dtype(config.master_dtype)
 
 
 def _shape_of(tensor: torch.Tensor) -> Finding:
@@ -64,11 +64,11 @@ class Rounding:
         self, where: str, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str
     ) -> torch.Tensor:
         if self._function is None:
-            self._function = callable_at(KEY, where)
+            self._function = load_callable(KEY, where)
         try:
             made: Any = self._function(master.clone(), step, name)
         except Exception as error:  # the user's code may raise anything
-            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
+            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
         good = isinstance(made, torch.Tensor) and made.shape == parameter.shape
         if not good or made.dtype != parameter.dtype:
             found = _shape_of(made) if isinstance(made, torch.Tensor) else str(made)

@@ -29,7 +29,7 @@ from flowcheck.replica.optimizer.param_group_patterns import (
     parameters_of_optimizers,
 )
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.replica.user_code import load_callable, user_error_text
 
 FACTORY = "optimizer.factory"
 
@@ -131,12 +131,12 @@ def _from_factory(
 ) -> tuple[list[torch.optim.Optimizer], list[LRScheduler | None], tuple[str, ...]]:
     """(optimizers, [optimizer] scheduler, [optimizer] keys) of the script's own function."""
     assert config.factory is not None
-    factory = callable_at(FACTORY, config.factory)
+    factory = load_callable(FACTORY, config.factory)
     named = [(p.name, leaf) for p, leaf in zip(layout.parameters, leaves, strict=True)]
     try:
         found: Any = factory(named, **config.factory_arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(FACTORY, config.factory, RAISED(error_text(error))) from error
+        raise ConfigError(FACTORY, config.factory, RAISED(user_error_text(error))) from error
     parts = [(key, part) for key, part in _flat(found) if part is not None]
     optimizers = {id(p): (k, p) for k, p in parts if isinstance(p, torch.optim.Optimizer)}
     schedulers = {id(p): p for _, p in parts if isinstance(p, LRScheduler)}

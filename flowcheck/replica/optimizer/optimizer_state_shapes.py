@@ -19,7 +19,7 @@ from flowcheck.optimizer_rules.torch_optimizers import rule_named
 from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.torch_without_compiler import step_without_compiler
-from flowcheck.replica.user_code import error_text
+from flowcheck.replica.user_code import user_error_text
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
 """Python number types that some optimizers use for counters, with their names."""
@@ -121,7 +121,7 @@ def _stepped(
         except Exception as error:  # what a rule cannot do to tensors without values, or at all
             failed = error
     assert failed is not None
-    right = TORCH_REFUSES(error_text(failed))
+    right = TORCH_REFUSES(user_error_text(failed))
     raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
 
 

@@ -36,7 +36,7 @@ from flowcheck.replica.optimizer.optimizer_builder import (
     build_optimizer,
 )
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.replica.user_code import load_callable, user_error_text
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.schedule"
@@ -106,7 +106,7 @@ class ParamGroupSettings:
                     for own in filter(None, self._schedulers):
                         own.step()
                 except Exception as error:  # the user's code may raise anything
-                    raise ConfigError(*self._named(), RAISED(error_text(error))) from error
+                    raise ConfigError(*self._named(), RAISED(user_error_text(error))) from error
                 self._steps += 1
         if moved:
             self._check()
@@ -175,8 +175,8 @@ def _scheduler_of(
             made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
     except Exception as error:  # wrong arguments, in as many ways as there are classes
         if is_user_function(where):
-            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
-        right = SCHEDULE_ARGUMENTS(schedule=where, error=error_text(error))
+            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
+        right = SCHEDULE_ARGUMENTS(schedule=where, error=user_error_text(error))
         raise ConfigError(ARGUMENTS, config.schedule_arguments, right) from error
     return made
 
@@ -197,11 +197,11 @@ def _torchs(where: str) -> type[lr_scheduler.LRScheduler]:
 def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
     """What the factory at "package.module:function" or "file.py:function" returns: LambdaLR's
     function, or one for each group."""
-    factory = callable_at(KEY, where)
+    factory = load_callable(KEY, where)
     try:
         factor: object = factory(**arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(KEY, where, RAISED(error_text(error))) from error
+        raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
     each = factor if isinstance(factor, list | tuple) else [factor]
     for own in each:
         if not callable(own):
@@ -209,7 +209,7 @@ def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
         try:
             first = own(0)
         except Exception as error:
-            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
+            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
         if not isinstance(first, int | float) or not math.isfinite(first):
             raise ConfigError(KEY, where, RATE_NOT_FINITE(value=repr(first), at=0))
     return factor

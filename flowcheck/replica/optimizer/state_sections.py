@@ -144,7 +144,7 @@ def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) ->
 
 def layout_of_section(section: Section, layout: Layout) -> Layout:
     """The layout of a section with one entry per element."""
-    return layout.relaid(section.holds) if section.holds else layout
+    return layout.with_single_dtype(section.holds) if section.holds else layout
 
 
 def tensors_of_section(

@@ -17,14 +17,14 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import C_KERNELS, Arithmetic, KernelArgs
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 from flowcheck.replica.optimizer.optimizer_class import rule_of_class
-from flowcheck.replica.optimizer_step import cuda_arithmetic
+from flowcheck.replica.optimizer_step import cuda_kernel_choice
 from flowcheck.replica.param_layout import Layout
 
 GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """(settings, members) of each param_group before the step; members: indices of its parameters in
 registration order."""
 
-ROOT_NAMES = {
+SQUARE_ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_EXACT): "exact",
     int(lib.FC_STEP_ROOT_NEWTON): "newton",
     int(lib.FC_STEP_ROOT_FUSED): "fused",
@@ -65,8 +65,8 @@ def why_no_c_kernel(
         if unfit_setting := kernel.unfit(group):
             return unfit_setting
     if arithmetic.cuda:
-        return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel, arithmetic)
-    if not fuses():
+        return cuda_kernel_choice.why_no_cuda_kernel(optimizer, kernel, arithmetic)
+    if not cpu_kernels_use_fma():
         return findings.NO_FUSED_MULTIPLY_ADD()
     if rule.square_roots and square_root_kind() is None:
         return findings.UNKNOWN_ROOT()
@@ -78,7 +78,7 @@ def cpu_assumptions(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
     return (findings.SQUARE_ROOTS(),) if rule_of_class(type(optimizer)).square_roots else ()
 
 
-def fuses() -> bool:
+def cpu_kernels_use_fma() -> bool:
     """Whether torch's CPU kernels contract multiplication and addition to one fma. Those for AVX2
     and AVX-512 do, the default x86 kernels do not (ATEN_CPU_CAPABILITY)."""
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
@@ -96,7 +96,7 @@ def square_root_kind() -> int | None:
     """
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
-    for kind in ROOT_NAMES:
+    for kind in SQUARE_ROOT_NAMES:
         if lib.fc_step_root_runs(kind) and np.array_equal(
             c_square_roots(values, kind).view(np.uint32), own
         ):
@@ -107,7 +107,7 @@ def square_root_kind() -> int | None:
 def square_root_name() -> str:
     """Name of this machine's square root, as stored with a recording."""
     kind = square_root_kind()
-    return "unknown" if kind is None else ROOT_NAMES[kind]
+    return "unknown" if kind is None else SQUARE_ROOT_NAMES[kind]
 
 
 def _probes() -> np.ndarray:
@@ -193,11 +193,11 @@ def double_kernel_args(
     parameters: int,
     arithmetic: Arithmetic,
 ) -> np.ndarray | None:
-    """[parameters] of dtype STEP_DOUBLES (cuda_arithmetic.py): settings in double, for the
+    """[parameters] of dtype STEP_DOUBLES (cuda_kernel_choice.py): settings in double, for the
     arithmetic that needs them; None: `arithmetic` does not. optimizer: as in `kernel_args`."""
     if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
         return None
-    table = np.zeros(parameters, cuda_arithmetic.STEP_DOUBLES)
+    table = np.zeros(parameters, cuda_kernel_choice.STEP_DOUBLES)
     double_args = C_KERNELS[_kernel_of(optimizer)].double_args
     if double_args is not None:
         for group, members in groups:

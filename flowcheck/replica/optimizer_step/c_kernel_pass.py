@@ -56,7 +56,7 @@ class KernelPlan:
         root: number of the square root, as `square_root_kind`.
         source, target: {section: flat float32 array} before and after the step.
         gradient: [elements] float32; read when its parameters are stepped.
-        wide: [parameters] of dtype STEP_DOUBLES (cuda_arithmetic.py); None: the arithmetic does
+        wide: [parameters] of dtype STEP_DOUBLES (cuda_kernel_choice.py); None: the arithmetic does
         not need it.
         """
         found = np.zeros((len(self.items), len(self.sections), state_digest.DIGEST_BYTES), np.uint8)

@@ -16,25 +16,25 @@ import msgspec
 from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
 
-SIDE = 8
+STEPS_PER_SIDE = 8
 """Steps on each side of a change; the medians of their levels are compared. A choice: more are
 less noisy, and leave fewer changes that are isolated."""
-NOISES = 64
+NOISE_SAMPLES = 64
 """Number of newest level changes without a change of scale that estimate the noise. A choice: more
 are steadier, fewer adapt sooner."""
-NOISES_LEAST = 16
+NOISE_SAMPLES_LEAST = 16
 """Least number of such level changes before a change of scale is judged. A choice: more judge
 later."""
-FAR = 8.0
+CHANGE_SIGMAS_LEAST = 8.0
 """Standard deviations of the noise that a change must exceed to count. A choice on the safe side:
 a wrong contradiction would discredit a correct job file, a missed one is found at the next change.
 """
-NEAR = 4.0
+EQUAL_SIGMAS_MAX = 4.0
 """Standard deviations within which a level equals a prediction: half of FAR, so that it never
 equals both predictions."""
 NOISE_LEAST = 0.01
 """Least standard deviation of the noise, in log2. A choice: a smaller estimate is chance."""
-ENOUGH = 3
+CONTRADICTIONS_LEAST = 3
 """Changes against the prediction before it counts as contradicted. A choice: one is not enough;
 more report it later."""
 
@@ -55,7 +55,7 @@ class ScaleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     def contradicted(self) -> bool:
         """Whether the observations contradict the stated GradScaler too often for chance."""
         against = self.missing + self.unpredicted
-        return against >= ENOUGH and against > self.shown
+        return against >= CONTRADICTIONS_LEAST and against > self.shown
 
     @property
     def summary(self) -> Finding:
@@ -83,10 +83,10 @@ class ScaleObserver:
     def __init__(self, growth_log2: float, tally: ScaleEvidence | None = None) -> None:
         """growth_log2: of the factor a scale grows by; tally: of a process before."""
         self._growth_log2 = growth_log2
-        self._levels: deque[tuple[float, float]] = deque(maxlen=2 * SIDE)
+        self._levels: deque[tuple[float, float]] = deque(maxlen=2 * STEPS_PER_SIDE)
         """(level without the scale, by how much that had changed before it), log2."""
         self._scale_log2: float | None = None
-        self._noises: deque[float] = deque(maxlen=NOISES)
+        self._noises: deque[float] = deque(maxlen=NOISE_SAMPLES)
         self._quiet = 0
         self.tally = tally or ScaleEvidence()
 
@@ -97,14 +97,14 @@ class ScaleObserver:
         self._scale_log2 = scale_log2
         self._levels.append((level_log2 - scale_log2, changed))
         self._quiet = max(0, self._quiet - 1)
-        if len(self._levels) < 2 * SIDE:
+        if len(self._levels) < 2 * STEPS_PER_SIDE:
             return False
         before, was = self.tally, [level for level, _ in self._levels]
-        moved = median(was[SIDE:]) - median(was[:SIDE])
+        moved = median(was[STEPS_PER_SIDE:]) - median(was[:STEPS_PER_SIDE])
         changes = [change for _, change in self._levels]
-        if changes[SIDE]:
-            alone = not any(changes[1:SIDE]) and not any(changes[SIDE + 1 :])
-            self._judge(moved, changes[SIDE], alone=alone)
+        if changes[STEPS_PER_SIDE]:
+            alone = not any(changes[1:STEPS_PER_SIDE]) and not any(changes[STEPS_PER_SIDE + 1 :])
+            self._judge(moved, changes[STEPS_PER_SIDE], alone=alone)
         elif not any(changes[1:]):
             self._between(moved)
         return self.tally != before
@@ -113,25 +113,29 @@ class ScaleObserver:
         """moved: what is left of the change where the scale that is predicted is divided out."""
         noise = self._noise()
         kind = "unclear"
-        if alone and noise is not None and abs(change) > FAR * noise:
-            if abs(moved) < NEAR * noise:
+        if alone and noise is not None and abs(change) > CHANGE_SIGMAS_LEAST * noise:
+            if abs(moved) < EQUAL_SIGMAS_MAX * noise:
                 kind = "shown"
-            elif abs(moved + change) < NEAR * noise:
+            elif abs(moved + change) < EQUAL_SIGMAS_MAX * noise:
                 kind = "missing"
         self._count(kind)
 
     def _between(self, moved: float) -> None:
         """No change is predicted near."""
         noise, growth = self._noise(), self._growth_log2
-        if noise is not None and growth > FAR * noise and abs(moved - growth) < NEAR * noise:
+        if (
+            noise is not None
+            and growth > CHANGE_SIGMAS_LEAST * noise
+            and abs(moved - growth) < EQUAL_SIGMAS_MAX * noise
+        ):
             if not self._quiet:
                 self._count("unpredicted")
-            self._quiet = 2 * SIDE  # the steps beside it see it as well
+            self._quiet = 2 * STEPS_PER_SIDE  # the steps beside it see it as well
         self._noises.append(moved)
 
     def _noise(self) -> float | None:
         """Standard deviation, as the median of what is without a sign has it; None: too few."""
-        if len(self._noises) < NOISES_LEAST:
+        if len(self._noises) < NOISE_SAMPLES_LEAST:
             return None
         return max(NOISE_LEAST, 1.4826 * median(map(abs, self._noises)))
 

@@ -31,7 +31,7 @@ from flowcheck.replica.optimizer.state_section_names import (
 from flowcheck.replica.optimizer.state_sections import has_state_mask, named_tensors
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import (
+from flowcheck.replica.optimizer_step.cuda_kernel_choice import (
     arithmetic_of,
     at_least_torch,
     cuda_assumptions,

@@ -36,7 +36,7 @@ from flowcheck.replica.optimizer.state_sections import (
     tensors_of_section,
 )
 from flowcheck.replica.optimizer_step.weight_averages import averages_due, update_averages
-from flowcheck.replica.param_layout import SEVERAL, Layout
+from flowcheck.replica.param_layout import SEVERAL_DTYPES, Layout
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 
@@ -226,4 +226,4 @@ def _put(own: StoredState, made: Any) -> None:
 
 def _two_bytes(layout: Layout) -> bool:
     types = {layout.dtype_of(p) for p in layout.parameters}
-    return layout.dtype == SEVERAL or bool(types & {"float16", "bfloat16"})
+    return layout.dtype == SEVERAL_DTYPES or bool(types & {"float16", "bfloat16"})

@@ -62,11 +62,11 @@ def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
 
 def _tried(request: FactoryRequest) -> FactoryRefusal:
     from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
-    from flowcheck.replica.user_code import callable_at
+    from flowcheck.replica.user_code import load_callable
 
     try:
         assert request.config.factory is not None
-        callable_at(KEY, request.config.factory)
+        load_callable(KEY, request.config.factory)
         if request.layout is not None:
             check_optimizer(request.config, request.layout)
     except ConfigError as error:

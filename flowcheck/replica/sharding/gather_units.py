@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.parameter_layouts import (
     GATHER_UNITS,
     UNITS_NOT_OF_DTYPE,
 )
-from flowcheck.replica.param_layout import Layout, size_of
+from flowcheck.replica.param_layout import Layout, dtype_size_bytes
 from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
@@ -43,7 +43,7 @@ class UnitParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * size_of(self.dtype)
+        return math.prod(self.shape) * dtype_size_bytes(self.dtype)
 
 
 class GatherUnit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -98,7 +98,7 @@ class UnitSplitter:
     def _taken(self, unit: NDArray[np.uint8], piece: UnitParameter) -> NDArray[np.uint8]:
         if piece.dim is None:
             return unit[piece.start_byte : piece.start_byte + piece.nbytes]
-        each = size_of(piece.dtype)
+        each = dtype_size_bytes(piece.dtype)
         count = math.prod(piece.shard_shape)
         blocks = unit.reshape(self._ranks, -1)[:, piece.start_byte :][:, : count * each]
         cuts = blocks.reshape(self._ranks, *piece.shard_shape, each)
@@ -126,7 +126,7 @@ class UnitSplitter:
 def flat_units(sizes: Sequence[int], ranks: int, dtype: str) -> UnitSplitter:
     """Treats each unit as one parameter: unit.0, unit.1, ... Raises StateError if a unit is not a
     whole number of elements."""
-    each = size_of(dtype)
+    each = dtype_size_bytes(dtype)
     if any(size % each for size in sizes):
         raise StateError(UNITS_NOT_OF_DTYPE(sizes=tuple(sizes), dtype=dtype))
     names = [f"unit.{n}" for n in range(len(sizes))]

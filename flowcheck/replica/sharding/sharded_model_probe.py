@@ -31,7 +31,7 @@ from flowcheck.replica.sharding.zero_megatron_layout import (
     ShardingSettings,
     shard_parameters,
 )
-from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.replica.user_code import load_callable, user_error_text
 
 KEY = "sharded.factory"
 LIMIT_S = 300.0
@@ -76,7 +76,7 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
-    made = callable_at(KEY, factory)
+    made = load_callable(KEY, factory)
     _stay_on_meta()
     with torch.device("meta"), torch.no_grad():
         model = made()
@@ -235,4 +235,4 @@ if __name__ == "__main__":
         sys.exit(str(wrong.right))
     except Exception as wrong:  # the user's code may raise anything
         traceback.print_exc()
-        sys.exit(error_text(wrong))
+        sys.exit(user_error_text(wrong))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from flowcheck.replica.param_layout import size_of
+from flowcheck.replica.param_layout import dtype_size_bytes
 from flowcheck.replica.sharding.gather_units import GatherUnit, ShardedModel, UnitParameter
 from flowcheck.wire.collectives.nccl_parameters import round_up
 from flowcheck.wire.training_job.operator_statements import (
@@ -75,13 +75,13 @@ def shard_parameters(
     units = list(_zero(groups, ranks, how) if zero else _megatron(groups, ranks, how))
     types = [unit.pieces[0].dtype for unit in units]
     usual = [kind if zero else "float32" for kind in types]
-    gradients = [size_of(how.gradient_dtype or kind) for kind in usual]
+    gradients = [dtype_size_bytes(how.gradient_dtype or kind) for kind in usual]
     if zero and len(set(gradients)) > 1:
         raise ValueError("groups of several types: state [sharded] gradient_dtype")
     parts = tuple(
         UnitShard(
             gathered_bytes=unit.block_bytes,
-            scattered_bytes=0 if zero else unit.block_bytes // size_of(kind) * each,
+            scattered_bytes=0 if zero else unit.block_bytes // dtype_size_bytes(kind) * each,
             dtype=kind,
             gradient_bytes=each,
         )
@@ -107,7 +107,7 @@ def _places(
 ) -> Iterator[ParameterPlace]:
     at = {p.name: (n, p.start_byte) for n, unit in enumerate(units) for p in unit.pieces}
     for named in registered:
-        nbytes = named.elements * size_of(named.dtype)
+        nbytes = named.elements * dtype_size_bytes(named.dtype)
         unit, start = at.get(named.name, (None, 0))
         yield ParameterPlace(nbytes=nbytes, unit=unit, start_byte=start)
 
@@ -159,7 +159,7 @@ def _unit(
     name: str, own: Sequence[NamedParameter], starts: Sequence[int], elements: int, ranks: int
 ) -> GatherUnit:
     """starts, elements: of the unit."""
-    each = size_of(own[0].dtype)
+    each = dtype_size_bytes(own[0].dtype)
     pieces = (
         UnitParameter(
             name=named.name, shape=named.shape, dtype=named.dtype, start_byte=start * each

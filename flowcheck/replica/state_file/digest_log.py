@@ -15,8 +15,8 @@ from pathlib import Path
 
 import xxhash
 
-from flowcheck.atomic_write import atomic_path, put
-from flowcheck.errors import StateError, has_no_room
+from flowcheck.atomic_write import atomic_path, write_all_at
+from flowcheck.errors import StateError, is_disk_full
 from flowcheck.findings.catalog.replica_state_errors import (
     DIGEST_COUNT,
     NOT_A_DIGEST_LOG,
@@ -68,7 +68,7 @@ class DigestLog:
         if not self._end:
             raw = _HEADER.pack(MAGIC, VERSION, self._tensors) + raw
         try:
-            put(self._descriptor, raw, self._end)
+            write_all_at(self._descriptor, raw, self._end)
         except OSError:
             self._forget(step)
             raise
@@ -79,7 +79,7 @@ class DigestLog:
             try:
                 self._drop_older_half()
             except OSError as error:
-                if not has_no_room(error):
+                if not is_disk_full(error):
                     raise
 
     def _forget(self, step: Step) -> None:

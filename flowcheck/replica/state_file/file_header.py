@@ -200,12 +200,12 @@ def read_description(path: Path, memory: mmap.mmap) -> tuple[FileSizes, Descript
     return sizes, msgspec.json.decode(text, type=Description)
 
 
-def read_in_step(memory: mmap.mmap) -> int:
+def read_step_in_progress(memory: mmap.mmap) -> int:
     """The step being applied; 0 for none."""
     return int(_IN_STEP.unpack(_load(memory, _IN_STEP_OFFSET, _IN_STEP.size))[0])
 
 
-def write_in_step(memory: mmap.mmap, step: Step) -> None:
+def write_step_in_progress(memory: mmap.mmap, step: Step) -> None:
     store_words(memory, _IN_STEP_OFFSET, _IN_STEP.pack(step))
 
 
@@ -291,7 +291,7 @@ def peek_commit(path: Path) -> tuple[Commit, int]:
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
     ):
         read_description(path, memory)
-        return read_commit(path, memory), read_in_step(memory)
+        return read_commit(path, memory), read_step_in_progress(memory)
 
 
 def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:

@@ -13,7 +13,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     MORE_HUGE_PAGES,
     NO_ROOM_FOR_IT,
 )
-from flowcheck.plane.shared_memory.hugepage_memory import available_bytes, huge_bytes_free
+from flowcheck.plane.shared_memory.shared_memory_location import available_bytes, huge_bytes_free
 
 IN_MEMORY = ("tmpfs", "ramfs")
 """File systems whose files are the machine's own memory (huge pages are reserved beforehand)."""

@@ -121,9 +121,9 @@ class GradientLog:
         self._parts = [_LogFile(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
         self._iterations: list[Iteration] = []
-        self.look_again()
+        self.reread()
 
-    def look_again(self) -> bool:
+    def reread(self) -> bool:
         """Finds what its writer has added to the files that are open, for who only reads. Whether
         there was anything."""
         self._closed, before = any(part.closed for part in self._parts), len(self._iterations)

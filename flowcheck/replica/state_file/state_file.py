@@ -39,11 +39,11 @@ from flowcheck.replica.state_file.file_header import (
     read_commits,
     read_description,
     read_head,
-    read_in_step,
+    read_step_in_progress,
     write_commit,
     write_description,
     write_head,
-    write_in_step,
+    write_step_in_progress,
 )
 from flowcheck.replica.state_file.free_space import check_space, free_space_of, in_memory
 from flowcheck.replica.state_file.huge_pages import (
@@ -150,13 +150,13 @@ class StateFile:
             raise
 
     @property
-    def in_step(self) -> Step:
+    def step_in_progress(self) -> Step:
         """The step being applied; 0 for none."""
-        return Step(read_in_step(self._map))
+        return Step(read_step_in_progress(self._map))
 
-    @in_step.setter
-    def in_step(self, step: Step) -> None:
-        write_in_step(self._map, step)
+    @step_in_progress.setter
+    def step_in_progress(self, step: Step) -> None:
+        write_step_in_progress(self._map, step)
 
     def sections(self, copy: int) -> dict[str, np.ndarray]:
         """Every section of one copy by name, flat and in place."""

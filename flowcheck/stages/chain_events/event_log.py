@@ -302,7 +302,7 @@ class EventLogWriter:
         found none."""
         return self._put([line])
 
-    def look(self) -> bool:
+    def note_room_again(self) -> bool:
         """Writes the event that there is room again, without another line after it. Returns whether
         it did."""
         return bool(self._own.lacks) and self._put([])
@@ -329,7 +329,7 @@ class EventLogWriter:
             self._say(RECORDS_WRITTEN_AGAIN(file=self._events, lines=lacks))
         return bool(lacks)
 
-    def elsewhere(self, told: Told) -> Event | None:
+    def count_unwritten(self, told: Told) -> Event | None:
         """Counts what a stage reports about a file of its own. Returns an event once there is room
         again, else None."""
         self._others += told.lines

@@ -40,7 +40,7 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import (
     FLOW_TABLE_FULL,
     LOSS_COUNTERS,
-    flow_table_full,
+    flow_table_full_finding,
 )
 from flowcheck.stages.chain_events.event_log import (
     FRAMES,
@@ -54,10 +54,10 @@ from flowcheck.stages.chain_events.event_log import (
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
 from flowcheck.stages.chain_events.link_state import LinkMonitor
+from flowcheck.stages.chain_events.packet_loss_events import PacketLossEvents
 from flowcheck.stages.chain_events.silence_detector import SilenceChange, SilenceDetector
-from flowcheck.stages.chain_events.step_losses import StepLosses
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -86,7 +86,7 @@ class EventRecorder:
         self._steps_lost = 0
         self._digest = ""
         self._last = config.last_step
-        self._lacking = StepLosses(run, self._each, self._write)
+        self._lacking = PacketLossEvents(run, self._each, self._write)
         self._carrier = LinkMonitor(config.source)
         self._ending = self._in_order = False
         self._silence, self._asked = SilenceDetector(), False
@@ -128,19 +128,19 @@ class EventRecorder:
         self._write(event, message_fields(message))
         if isinstance(message, StepLost):
             self._steps_lost += not self._ending
-            self._lacking.lost(message.step)
+            self._lacking.step_lost(message.step)
         elif isinstance(message, JobLearned):
             self._silence.learned()
         elif isinstance(message, StepArrived):
             self._silence.step_completed(message.time_ns)
         elif isinstance(message, StepShort):
-            self._lacking.short(message.step)
+            self._lacking.step_incomplete(message.step)
         elif isinstance(message, StepApplied):
-            self._lacking.took(message.step)
+            self._lacking.step_applied(message.step)
             self._digest = message.digest
 
     def _lack(self, message: Unwritten) -> None:
-        if (ended := self._room.elsewhere(message)) is not None:
+        if (ended := self._room.count_unwritten(message)) is not None:
             self._write(ended)
 
     def restarted(self, stage: str, why: Finding, code: int | None = None) -> None:
@@ -154,7 +154,7 @@ class EventRecorder:
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
-        self._counts.update([EventKind.NOTE] * self._room.look())
+        self._counts.update([EventKind.NOTE] * self._room.note_room_again())
         if self._job == 1:  # what found no slot is of no job that is known
             self._look_at_frames(rings)
             self._look_at_tables(rings)
@@ -184,7 +184,7 @@ class EventRecorder:
         packets = sum(ring.counters()["parse"][FLOW_TABLE_FULL] for ring in rings)
         if packets > 2 * self._unfollowed:
             new, self._unfollowed = packets - self._unfollowed, packets
-            why = flow_table_full(packets)
+            why = flow_table_full_finding(packets)
             self._write(Event(kind=EventKind.LOSS, what=PACKETS, count=new, why=why))
 
     def _look_at_links(self) -> None:
@@ -241,7 +241,7 @@ class EventRecorder:
             if life.number > self._life:
                 why = INCARNATION(life.number)
                 self._write(Event(kind=EventKind.HANDOVER, step=life.step, why=why))
-                self._lacking.handed_over(life.step)
+                self._lacking.job_handed_over(life.step)
                 self._silence.learned()
             self._life = life.number
 

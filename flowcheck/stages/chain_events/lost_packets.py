@@ -140,14 +140,14 @@ class LostPackets:
         kept: list[PsnHole] = []
         for hole in have.holes:
             fell = self._gone(hole, now, fell, change)
-            for start, stop in common((hole.start, hole.stop), now):
+            for start, stop in span_overlap((hole.start, hole.stop), now):
                 kept += self._confirmed(ring, flow, hole, (start, stop), change)
         if fell:  # came into the list and left it since the last look
             oldest = now[0][0] if now else int(record["next_psn"][0])
             change.lost[self._between(ring, flow, have.next_psn, oldest)] += fell
         before = [(hole.start, hole.stop) for hole in have.holes]
         for span in now:
-            for new in without(span, before):
+            for new in span_difference(span, before):
                 kept += [PsnHole(*piece) for piece in self._pieces(ring, flow, new)]
         kept.sort(key=lambda hole: hole.start)
         self._flows[ring, flow] = _Flow(raw, kept, lost, int(record["next_psn"][0]))
@@ -155,7 +155,7 @@ class LostPackets:
     def _gone(self, hole: PsnHole, now: Sequence[PsnSpan], fell: int, change: LossChange) -> int:
         """Counts packets of a hole that is no longer there as arrived, except for the oldest ones,
         which fell out of the flow's list. Returns how many of those are left."""
-        gone = sum(stop - start for start, stop in without((hole.start, hole.stop), now))
+        gone = sum(stop - start for start, stop in span_difference((hole.start, hole.stop), now))
         out = min(gone, fell)
         if hole.told:
             change.healed[hole.iteration] += gone - out
@@ -237,7 +237,7 @@ def _planned(staging: Staging, flow: int) -> bool:
     return bool(plan["first_sends"] or plan["each_sends"])
 
 
-def common(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
+def span_overlap(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
     """The parts of a span that lie in `others`, which ascend and do not overlap."""
     for start, stop in others:
         low, high = max(start, span[0]), min(stop, span[1])
@@ -245,10 +245,10 @@ def common(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
             yield low, high
 
 
-def without(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
+def span_difference(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
     """The parts of a span that lie in none of `others`, which ascend and do not overlap."""
     at = span[0]
-    for start, stop in common(span, others):
+    for start, stop in span_overlap(span, others):
         if at < start:
             yield at, start
         at = stop

@@ -11,19 +11,20 @@ from statistics import median
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import counter_values
 
-LEAST_S = 30.0
+SILENCE_LEAST_S = 30.0
 """Seconds before which a job is not called silent. A choice: longer tells of a dead job later,
 shorter tells of each evaluation or checkpoint."""
-STEPS = 10
-"""Median steps for which a job may send nothing. A choice, as LEAST_S, for jobs with long steps."""
-UNKNOWN_S = 300.0
+SILENCE_STEPS = 10
+"""Median steps for which a job may send nothing. A choice, as SILENCE_LEAST_S, for jobs with long
+steps."""
+SILENCE_WITHOUT_STEP_TIME_S = 300.0
 """Seconds for a job whose step's time is not known yet. A choice: start-up and compilation take
 minutes."""
-GAPS = 33
+MEDIAN_GAPS = 33
 """Times between whole steps, the newest, of which the median is taken; odd, so that it is one of
 them. A choice: more is steadier, fewer follow a changed pace sooner."""
-PLACED = ("placed_packets", "duplicate_bytes", "conflict_bytes")
-STAGED = ("staged_packets", "held_packets")
+PLACED_COUNTERS = ("placed_packets", "duplicate_bytes", "conflict_bytes")
+STAGED_COUNTERS = ("staged_packets", "held_packets")
 """Extract counters (fc_counters.h): packets of flows with a plan, and packets that may belong to a
 later incarnation."""
 
@@ -49,7 +50,7 @@ class SilenceDetector:
         self._heads: list[int] = []
         self._tails: list[int] = []
         self._placed = self._staged = 0
-        self._gaps: deque[float] = deque(maxlen=GAPS)
+        self._gaps: deque[float] = deque(maxlen=MEDIAN_GAPS)
         self._whole_ns: int | None = None
         self._catches_up, self._caught_up_ns = True, 0
         self._came: list[int] | None = None
@@ -58,7 +59,11 @@ class SilenceDetector:
     @property
     def limit_s(self) -> float:
         """Seconds for which nothing may arrive."""
-        return max(LEAST_S, STEPS * median(self._gaps)) if self._gaps else UNKNOWN_S
+        return (
+            max(SILENCE_LEAST_S, SILENCE_STEPS * median(self._gaps))
+            if self._gaps
+            else SILENCE_WITHOUT_STEP_TIME_S
+        )
 
     @property
     def step_s(self) -> float:
@@ -141,5 +146,5 @@ def _sums(rings: Sequence[FrameRing]) -> tuple[int, int]:
     for ring in rings:
         commit = ring.extract_commit()
         each.append(counter_values(commit.counters))
-    placed = sum(one[name] for one in each for name in PLACED)
-    return placed, sum(one[name] for one in each for name in STAGED)
+    placed = sum(one[name] for one in each for name in PLACED_COUNTERS)
+    return placed, sum(one[name] for one in each for name in STAGED_COUNTERS)

@@ -24,14 +24,14 @@ from flowcheck.vault.persist.saver import Saver
 ATTEMPTS = 3
 """Tries to write the last checkpoint. A choice: more delays the end of a chain whose target is
 down."""
-BETWEEN_S = (1.0, 4.0)
+RETRY_WAITS_S = (1.0, 4.0)
 """Seconds to wait before the second and the third try. A choice: longer delays the end of a chain,
 shorter meets the same fault again."""
 LOOK_S = 0.1
 """Seconds between two looks at a save that is under way. A choice: shorter costs processor time."""
 
 
-def save_last(
+def save_last_step(
     run: RunDir, config: JobConfig, step: Step | None, say: Callable[[Finding], None]
 ) -> LedgerEntry | None:
     """Saves the last step of a replica that nobody changes any more, and waits until it is durable
@@ -50,9 +50,9 @@ def save_last(
             return _saved(run, config.persist, wanted, say)
         except (FlowCheckError, OSError) as error:
             last = error
-            if attempt < len(BETWEEN_S):
+            if attempt < len(RETRY_WAITS_S):
                 say(STEP_TRIED_AGAIN(step=wanted, reason=error))
-                threading.Event().wait(BETWEEN_S[attempt])
+                threading.Event().wait(RETRY_WAITS_S[attempt])
     raise StateError(NO_CHECKPOINT(target=config.persist.target, reason=last)) from last
 
 

@@ -31,7 +31,7 @@ from flowcheck.vault.persist.storage_target import open_target
 LOOK_S = 0.2
 """Seconds between two looks at the newest step. A choice: shorter costs processor time, longer
 starts a save later."""
-TELL_S = 1.0
+STATUS_EVERY_S = 1.0
 """Seconds between two writings of the status file. A choice: shorter writes more often."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 """Seconds before the next try after a failure, doubled with each one. A choice: shorter loads a
@@ -41,7 +41,7 @@ JOIN_S = 2.0
 what the supervisor gives a stage (supervisor.py, GRACE_S)."""
 NICENESS = 10
 """Nice value (sched(7)): saves yield to stages that follow the job. A choice: half of the range."""
-HUNG = 3
+EXIT_SAVE_HUNG = 3
 """Exit code of a process whose save stands still: it is started again."""
 
 
@@ -136,7 +136,7 @@ class PersistService:
         """Reports the progress of a save; ends this process where nothing moves at the target any
         more."""
         saver = self._saver
-        if now - self._wrote_s >= TELL_S:
+        if now - self._wrote_s >= STATUS_EVERY_S:
             if saver is not None:
                 self._reported.done_bytes = saver.pace.moved_bytes + saver.pace.skipped_bytes
                 self._reported.skipped_bytes = saver.pace.skipped_bytes
@@ -146,7 +146,7 @@ class PersistService:
             self._failed = NOTHING_MOVED(target=self._config.target, seconds=round(limit_s))
             self._end()
             self._links.flush()
-            os._exit(HUNG)
+            os._exit(EXIT_SAVE_HUNG)
 
     def _end(self) -> None:
         told, saved = self._reported, self._saved

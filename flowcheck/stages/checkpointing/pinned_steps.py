@@ -12,8 +12,8 @@ from flowcheck.config import PersistConfig
 from flowcheck.errors import RingError
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -42,12 +42,12 @@ class PinnedStep:
 
     def write(self, folder: Path) -> None:
         """Writes it in the format that the job file states, by default in FlowCheck's own."""
+        from flowcheck.vault.checkpoint_formats.checkpoint_io import write_step
         from flowcheck.vault.checkpoint_formats.format_registry import NATIVE_FORMAT
-        from flowcheck.vault.persist import save_format
 
         form = NATIVE_FORMAT if self.config is None else self.config.format
         options = {} if self.config is None else self.config.format_options
-        save_format.write_step(self.trainer_state, self.layout, folder, form, options)
+        write_step(self.trainer_state, self.layout, folder, form, options)
 
 
 class ReplicaSteps:
@@ -79,6 +79,6 @@ class ReplicaSteps:
         gone = self._config is not None and step not in peek_versions(path)[1]
         wanted = None if gone else step
         evidence = known_training(self._run).evidence
-        with hold_snapshot(path, optimizer_in(self._run), wanted) as snapshot:
+        with hold_snapshot(path, optimizer_of_run(self._run), wanted) as snapshot:
             whole = trainer_state(snapshot, evidence=evidence, assumed=assumptions_of(self._run))
             yield PinnedStep(whole, snapshot.layout, self._config)

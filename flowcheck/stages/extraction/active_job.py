@@ -35,14 +35,14 @@ from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
 from flowcheck.stages.extraction.shard_generations import IncompleteIteration, ShardGenerations
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
 from flowcheck.stages.staged_messages.staging_space import (
     held_packets_crowded,
     rings_drained,
     staged_message_count,
-    stalled,
+    stalled_extractors,
 )
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
@@ -105,7 +105,7 @@ class ActiveJob:
         return self._stopped or (short is not None and short.lost)
 
     @property
-    def awaited(self) -> bool:
+    def awaits_updater(self) -> bool:
         """Whether the updater still has steps to apply before it is clear that a job is a later
         incarnation of this one, where several jobs use the same ports."""
         return self._several and self.generations.waiting
@@ -123,9 +123,9 @@ class ActiveJob:
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = 0
-        if any(self.planned.late_flows) and looks and not self.awaited:
+        if any(self.planned.late_flows) and looks and not self.awaits_updater:
             done += succession.check_new_flows(self._extractors, self.planned, at_once=False)
-            if succession.proved:
+            if succession.successor_proved:
                 return done
         looks = looks or self._more_staged
         if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
@@ -146,16 +146,16 @@ class ActiveJob:
         over = self._alone and rings_drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.iteration >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
-        if stalled(self._extractors) and any(self.planned.late_flows):
-            succession.drop(self.planned)
+        if stalled_extractors(self._extractors) and any(self.planned.late_flows):
+            succession.drop_later_flows(self.planned)
             return self.assign_staged()
-        if stalled(self._extractors) and not generations.waiting:
+        if stalled_extractors(self._extractors) and not generations.waiting:
             return self.abandon_step(short, STAGING_FULL())
         # A whole step before it frees a generation first: then what waits is read again.
         if (
             looks
             and not generations.waiting
-            and (passed := self.planned.passage.passed(short.iteration)) is not None
+            and (passed := self.planned.passage.why_nothing_more_comes(short.iteration)) is not None
         ):
             return self.abandon_step(short, passed)
         return 0
@@ -163,8 +163,8 @@ class ActiveJob:
     def _hand_on(self) -> None:
         """Publishes complete iterations to the updater, and reports what was found about those it
         has applied."""
-        self.generations.look_back()
-        finished = self.generations.finished()
+        self.generations.report_late_conflicts()
+        finished = self.generations.newly_complete()
         if finished and self.planned.unproven_pauses():
             add_assumption(self._run, PAUSES_UNBROKEN())
         for iteration, generation in finished:
@@ -181,7 +181,7 @@ class ActiveJob:
     def _explain(self) -> int:
         """Passes missing messages where sizes prove that they were as planned. Returns how much was
         done."""
-        passed = self.planned.explain(self._reassembly.numbers)
+        passed = self.planned.pass_lost_messages_as_planned(self._reassembly.numbers)
         for found in passed:
             self._note(found)
         return len(passed) + self.assign_staged() if passed else 0
@@ -189,10 +189,12 @@ class ActiveJob:
     def _skip_unplanned(self, short: IncompleteIteration, *, ended: bool) -> int:
         """Reads flows that left their plan again: messages between the steps are identified and
         skipped."""
-        self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
+        self._read_out = (
+            bool(ended or stalled_extractors(self._extractors)) and not self.generations.waiting
+        )
         if self._broken is not None:
             return 0
-        outcome = self.planned.deviations.look(
+        outcome = self.planned.deviations.resolve(
             self._extractors,
             self._reassembly.numbers,
             open_iteration=Iteration(short.iteration + GENERATIONS - 1),
@@ -212,7 +214,7 @@ class ActiveJob:
         short = generations.incomplete_iteration()
         if short is not None and not short.lost:
             done = done or self._skip_unplanned(short, ended=True)
-            if not done and self.planned.explain(self._reassembly.numbers):
+            if not done and self.planned.pass_lost_messages_as_planned(self._reassembly.numbers):
                 done = self.assign_staged()
         if done or generations.waiting:
             return done
@@ -247,7 +249,7 @@ class ActiveJob:
     def _lose(self, short: IncompleteIteration, why: Finding) -> int:
         """Declares a step lost: the replica stops before it, while capture and counting continue.
         In sharded training a loss costs only the lost parameters."""
-        shard, in_flight = self.generations.shard, why.of(CAPTURE_ENDED)
+        shard, in_flight = self.generations.shard, why.is_any_of(CAPTURE_ENDED)
         missing, why = self.generations.missing(short, why)
         broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
@@ -268,7 +270,7 @@ class ActiveJob:
         self._links.report(message)
         begun = staged_message_count(self._extractors)
         in_flight = in_flight and begun < self.planned.messages_of_iteration
-        if not in_flight and self.planned.join_again():
+        if not in_flight and self.planned.rejoin_midstream():
             self._note(STEP_LOST_JOINS_AGAIN(named))
         else:
             self.planned.ignore_planned()
@@ -279,9 +281,9 @@ class ActiveJob:
         """Settles every step once every frame is extracted. Returns (how much was done, the last
         complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
-        self.generations.look_back()
+        self.generations.report_late_conflicts()
         short = self.generations.incomplete_iteration()
-        if short is None or self.generations.undecided:
+        if short is None or self.generations.conflict_undecided:
             return 0, None
         if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
             return self._end_alone(short)

@@ -202,15 +202,15 @@ class CommunicatorMessages:
             for lane, nth in enumerate(ends)
         )
 
-    def due(self, lane: int, iteration: Iteration, bucket: int) -> int:
+    def planned_place(self, lane: int, iteration: Iteration, bucket: int) -> int:
         """Place in the plan of the first message of a bucket."""
         offset = self._offsets[lane][self._reader.buckets[bucket]]
         laps = iteration - self.first_iterations - 1
         return self._first(lane) + laps * self._period(lane) + offset
 
-    def number_of_due(self, lane: int, iteration: Iteration, bucket: int) -> int:
+    def planned_number(self, lane: int, iteration: Iteration, bucket: int) -> int:
         """The number that this message would have without any skip."""
-        return self._plans[lane].first_number + self.due(lane, iteration, bucket)
+        return self._plans[lane].first_number + self.planned_place(lane, iteration, bucket)
 
     def messages_of(self, lane: int, bucket: int) -> int:
         return len(self._reader.each[self._reader.buckets[bucket]][lane])
@@ -249,5 +249,5 @@ class CommunicatorMessages:
             return None  # no step is the worse for what lies behind its gradient
         return self._place(lane, number)
 
-    def stream(self) -> KnownStream:
-        return KnownStream(size=self._size, pinned=self._pinned, due=self.due)
+    def known_stream(self) -> KnownStream:
+        return KnownStream(size=self._size, pinned=self._pinned, planned_place=self.planned_place)

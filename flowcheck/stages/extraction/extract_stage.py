@@ -28,20 +28,28 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.extraction.active_job import ActiveJob
-from flowcheck.stages.extraction.job_restart import JobRestart, promote_successor, put_offers_away
+from flowcheck.stages.extraction.job_restart import (
+    JobRestart,
+    promote_successor,
+    remove_stale_offers,
+)
 from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
 from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
 from flowcheck.stages.job_learning.proved_job import create_shard, take_shard
-from flowcheck.stages.job_learning.remembered_job import may_join, remember
+from flowcheck.stages.job_learning.remembered_job import may_join_midstream, store_learned_job
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
-from flowcheck.stages.staged_messages.staging_space import rings_drained, slots_to_take, stalled
+from flowcheck.stages.staged_messages.staging_space import (
+    rings_drained,
+    slots_to_take,
+    stalled_extractors,
+)
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.wire.learn.jobs.held import without_held
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
@@ -110,11 +118,11 @@ class ExtractService:
             self._extractors.append(Extractor(ring, flows, staging, shard))
         if self._lifecycle.state is ExtractState.HANDING_OVER and shard is not None:
             self._obey_verdict(shard)
-        put_offers_away(self._lifecycle)
+        remove_stale_offers(self._lifecycle)
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
-        elif may_join(self._config):
+        elif may_join_midstream(self._config):
             self._known = late_join.remembered_job_of(self._run)
 
     def _adopt(self, job: LearnedJob, shard: GradientShard | None, *, fresh: bool = False) -> None:
@@ -134,10 +142,10 @@ class ExtractService:
             self._links,
             each=optimizer_of(job, self._config).synced_backwards,
             fresh=fresh,
-            joins=may_join(self._config) and job.kind is FollowedData.GRADIENTS,
+            joins=may_join_midstream(self._config) and job.kind is FollowedData.GRADIENTS,
             several=self._config.several,
         )
-        remember(self._config, job)
+        store_learned_job(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
 
     def work(self) -> int:
@@ -173,9 +181,9 @@ class ExtractService:
         return offered is not None and self._lifecycle.state is not ExtractState.HANDING_OVER
 
     def _learn(self, *, wait_s: float) -> int:
-        if not self._claims.turn(self._extractors):
+        if not self._claims.is_own_turn(self._extractors):
             return self._wait_for_turn()
-        waiting = stalled(self._extractors)
+        waiting = stalled_extractors(self._extractors)
         ended = rings_drained(self._extractors)
         crowded = bool(self._known) and late_join.staging_nearly_full(self._extractors)
         proof = self._learner.learn(
@@ -193,10 +201,12 @@ class ExtractService:
             if proof.other_jobs and not self._config.several:
                 self._note(FURTHER_JOBS(further=proof.other_jobs, jobs=proof.other_jobs + 1))
             if self._config.several:
-                self._claims.make(self._extractors, proof.names, proof.flows)
-            proof.keep(self._run, CrossRingReassembly(self._run.learned_folder / "numbers"))
+                self._claims.claim_flows(self._extractors, proof.names, proof.flows)
+            proof.write_as_followed_job(
+                self._run, CrossRingReassembly(self._run.learned_folder / "numbers")
+            )
             self._adopt(proof.job, None, fresh=True)
-            self._unlearned.over()
+            self._unlearned.job_learned()
             return 1
         if left := self._learner.take_ignored_flow_count():
             self._note(FLOWS_OF_NO_JOB(left))
@@ -206,15 +216,15 @@ class ExtractService:
         why_not = self._why_not()
         if crowded and self._learner.joining:
             # A job that is known is joined wherever a whole iteration of it is seen.
-            self._unlearned.look((*why_not, STAGING_TOO_SMALL()))
+            self._unlearned.report((*why_not, STAGING_TOO_SMALL()))
             self._learner.forget()
             return late_join.release_staged(self._extractors)
         for extractor in waiting:
             extractor.unblock()
-            self._unlearned.keep(why_not)
+            self._unlearned.store(why_not)
             self._note(STAGING_FULL(why_not))
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
-            self._unlearned.look(why_not)
+            self._unlearned.report(why_not)
         return len(waiting)
 
     def _wants(self) -> JobSelector | None:
@@ -222,17 +232,19 @@ class ExtractService:
         if self._wanted is None or not self._config.several:
             return self._wanted
         back = self._run if self._followed is not None else None
-        return replace(self._wanted, back=back, pasts=self._claims.others(self._extractors))
+        return replace(
+            self._wanted, back=back, earlier_jobs=self._claims.other_jobs(self._extractors)
+        )
 
     def _wait_for_turn(self) -> int:
         """Does the work of a turn in which extractors of other jobs have still to claim their
         flows. Returns how much was done."""
-        if self._known and late_join.full_of_no_start(self._extractors):
+        if self._known and late_join.full_without_start(self._extractors):
             return late_join.release_staged(
                 self._extractors
             )  # a job that is known is joined anywhere
-        waiting = stalled(self._extractors)
-        if not waiting or not self._claims.given_up():
+        waiting = stalled_extractors(self._extractors)
+        if not waiting or not self._claims.others_gave_up():
             return 0
         for extractor in waiting:
             extractor.unblock()
@@ -273,7 +285,7 @@ class ExtractService:
         assert verdict is not None
         followed.why = verdict.why
         followed.planned.install(lost=True)
-        self._succession.drop(followed.planned)
+        self._succession.drop_later_flows(followed.planned)
         return followed.assign_staged()
 
     def _end(self) -> int:
@@ -281,7 +293,7 @@ class ExtractService:
         if self._learner.busy or self._lifecycle.state is ExtractState.CLOSING:
             return 0
         followed = self._followed
-        if followed is None and not self._claims.turn(self._extractors):
+        if followed is None and not self._claims.is_own_turn(self._extractors):
             return 0
         if followed is None:
             if self._learner.read_all(self._extractors):
@@ -293,7 +305,7 @@ class ExtractService:
         if self._turned_down:
             self._say_drained(followed.generations.shard.applied_iteration, followed.why)
             return 0
-        if any(followed.planned.late_flows) and not followed.awaited:
+        if any(followed.planned.late_flows) and not followed.awaits_updater:
             looked = self._succession.check_new_flows(
                 self._extractors, followed.planned, at_once=True
             )

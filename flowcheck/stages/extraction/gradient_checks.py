@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flowcheck.errors import RingError, StateError
 from flowcheck.findings.catalog.lost_steps import MODEL_AVERAGING, UNIT_CHANGED
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.param_layout import Layout, as_float64, size_of
+from flowcheck.replica.param_layout import Layout, as_float64, dtype_size_bytes
 from flowcheck.replica.state_file.concurrent_reader import newest_parameters
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
@@ -31,13 +31,13 @@ AVERAGING_VALUES_COMPARED = 1 << 16
 """Values that are compared, the first ones. A choice: more costs time in each step."""
 AVERAGING_VALUES_MIN = 64
 """Values that are not zero, before a verdict. The cosine of unrelated vectors of 64 values scatters
-by 1/8, so that ALIGNED is 7.6 standard deviations away."""
-ALIGNED = 0.95
+by 1/8, so that AVERAGING_COSINE_LEAST is 7.6 standard deviations away."""
+AVERAGING_COSINE_LEAST = 0.95
 """Cosine of the angle between what was reduced and the parameters. A gradient of so many values
 lies across them; that of a loss with weight decay in it, which does not, is much shorter
-(SHORTEST). Averages differ from the parameters by a few local steps; a choice: higher misses longer
-intervals."""
-SHORTEST = 0.5
+(AVERAGING_LENGTH_SHARE_LEAST). Averages differ from the parameters by a few local steps; a choice:
+higher misses longer intervals."""
+AVERAGING_LENGTH_SHARE_LEAST = 0.5
 """Share of the parameters' length. Averaged parameters are as long as before; a choice: half leaves
 room for what a few local steps change."""
 
@@ -60,7 +60,7 @@ def model_averaging_found(
     # Averaged models are sent in registration order, whatever the order in the bucket.
     for order in dict.fromkeys((every, *(job.buckets if len(job.buckets) == 1 else ()))):
         cosine = _cosine(held, _reduced(layout, gradient, order))
-        if cosine > ALIGNED:
+        if cosine > AVERAGING_COSINE_LEAST:
             return MODEL_AVERAGING(round(cosine, 3))
     return None
 
@@ -71,7 +71,7 @@ def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
     lengths = float(np.linalg.norm(held)), float(np.linalg.norm(reduced))
     if not np.isfinite(lengths).all() or np.count_nonzero(held) < AVERAGING_VALUES_MIN:
         return 0.0
-    if lengths[1] < SHORTEST * lengths[0]:
+    if lengths[1] < AVERAGING_LENGTH_SHARE_LEAST * lengths[0]:
         return 0.0
     return float(held @ reduced) / lengths[0] / lengths[1]
 
@@ -83,7 +83,7 @@ def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
         dtype = layout.dtype_of(parameter)
         start = parameter.start * (1 if parameter.dtype else layout.element_bytes)
         looked_at = min(parameter.elements, AVERAGING_VALUES_COMPARED)
-        parts.append(as_float64(flat[start : start + looked_at * size_of(dtype)], dtype))
+        parts.append(as_float64(flat[start : start + looked_at * dtype_size_bytes(dtype)], dtype))
         if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
             break
     return np.concatenate(parts)[:AVERAGING_VALUES_COMPARED]
@@ -95,11 +95,13 @@ def _reduced(
     """[at most AVERAGING_VALUES_COMPARED] the first values as they arrived: parameters in this
     order."""
     types = [layout.gradient_dtype or layout.dtype_of(p) for p in layout.parameters]
-    sizes = [p.elements * size_of(t) for p, t in zip(layout.parameters, types, strict=True)]
+    sizes = [
+        p.elements * dtype_size_bytes(t) for p, t in zip(layout.parameters, types, strict=True)
+    ]
     starts = list(accumulate(sizes, initial=0))
     parts: list[NDArray[np.float64]] = []
     for index in order:
-        looked_at = min(sizes[index], AVERAGING_VALUES_COMPARED * size_of(types[index]))
+        looked_at = min(sizes[index], AVERAGING_VALUES_COMPARED * dtype_size_bytes(types[index]))
         own = gradient[starts[index] : starts[index] + looked_at]
         parts.append(as_float64(own, types[index]))
         if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
@@ -112,7 +114,7 @@ UNIT_VALUES_SAMPLED = 1 << 12
 UNIT_VALUES_MIN = 64
 """Values that are not zero, before a unit is judged. A choice: of fewer values the length is
 chance."""
-UNRELATED = 1.0
+UNIT_CHANGE_MAX = 1.0
 """Change of a unit in a step, as a share of its length. Two unrelated vectors of one length differ
 by sqrt(2) = 1.41 of it; an optimizer's step changes far less."""
 
@@ -141,14 +143,14 @@ class GatheredUnitCheck:
             length = float(np.linalg.norm(was))
             change = float(np.linalg.norm(new - was))
             judged = np.count_nonzero(was) >= UNIT_VALUES_MIN and np.isfinite(change)
-            if judged and change > UNRELATED * length:
+            if judged and change > UNIT_CHANGE_MAX * length:
                 return UNIT_CHANGED(unit=number, change=round(change / length, 2))
         self._before = now
         return None
 
     def _sampled(self, whole: NDArray[np.uint8]) -> Iterator[NDArray[np.float64]]:
         for part, dtype in self._units:
-            each = whole[part].reshape(-1, size_of(dtype))
+            each = whole[part].reshape(-1, dtype_size_bytes(dtype))
             taken = each[:: max(1, len(each) // UNIT_VALUES_SAMPLED)]
             yield as_float64(np.ascontiguousarray(taken).reshape(-1), dtype)
 

@@ -72,7 +72,7 @@ class InstalledPlans:
                 if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
                     self.deviations.restore(extractor, index, key)
         if lost:
-            self.join_again()
+            self.rejoin_midstream()
 
     def install(self, *, lost: bool) -> None:
         """Installs plans for flows that appeared; a flow without a plan may belong to another job.
@@ -125,12 +125,12 @@ class InstalledPlans:
                     proved_at = max(proved_at, position)
         return {index for index, begin in begins.items() if begin < proved_at}
 
-    def crowded(self, share: float) -> bool:
+    def late_flows_fill(self, share: float) -> bool:
         """Whether later flows fill more than this share of a ring's staging."""
         rings = zip(self._extractors, self.late_flows, strict=True)
         return any(late and staging_fuller_than(extractor, share) for extractor, late in rings)
 
-    def ignore_late(self) -> None:
+    def ignore_late_flows(self) -> None:
         """Drops what is staged of later flows, and keeps nothing more of them."""
         for extractor, late in zip(self._extractors, self.late_flows, strict=True):
             for index in late:
@@ -156,7 +156,7 @@ class InstalledPlans:
         """Messages of one iteration, over all flows."""
         return sum(len(plan.each.sends) for plan in self._plans.values())
 
-    def join_again(self) -> bool:
+    def rejoin_midstream(self) -> bool:
         """The job goes on after what was lost: from now on its flows are `late_flows` ones. False:
         it may not be joined."""
         if not self._joins or self.job.kind is FollowedData.PARAMETERS:
@@ -179,7 +179,7 @@ class InstalledPlans:
             found += int(flows["unproven_pauses"][own].sum())
         return found
 
-    def goes_on(
+    def continues_after(
         self, successor: LearnedJob, called: Sequence[Mapping[FlowKey, JoinedFlow]]
     ) -> bool:
         """Whether a flow of this job began a message after the first one of the successor.
@@ -199,6 +199,8 @@ class InstalledPlans:
                 return True
         return False
 
-    def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[Finding]:
+    def pass_lost_messages_as_planned(
+        self, numbers: Mapping[tuple[FlowKey, int], int]
+    ) -> list[Finding]:
         """Passes lost messages that can only have been as planned."""
         return pass_lost_messages(self._extractors, self._plans, numbers)

@@ -43,7 +43,7 @@ LATE_HURRY, LATE_MOST = 0.5, 0.75
 with every message; from the second one on they are dropped, as the followed job needs the rest. A
 choice: more lets a later incarnation start slower, less is safer for the followed job."""
 
-LIVES_KEPT = 8
+INCARNATIONS_KEPT = 8
 """Lives of a job of which what was learned stays: each has the weights that it began with. A
 choice: more takes disk."""
 
@@ -73,7 +73,7 @@ def promote_successor(
     write_atomically(run.learned_job, (folder / run.learned_job.name).read_bytes())
     followed = Incarnation(number=offered.number, iterations=verdict.iterations, step=verdict.step)
     lifecycle.enter(ExtractState.FOLLOWING, followed=followed, offered=None)
-    put_offers_away(lifecycle)
+    remove_stale_offers(lifecycle)
 
 
 def _is_learned(path: Path) -> bool:
@@ -83,7 +83,7 @@ def _is_learned(path: Path) -> bool:
     return path.is_file() and not passing
 
 
-def put_offers_away(lifecycle: ExtractLifecycle) -> None:
+def remove_stale_offers(lifecycle: ExtractLifecycle) -> None:
     """Removes folders of incarnations that are no longer offered. The folder of the one that is
     followed goes into the history; one that a kill left before it was offered is written anew. What
     is too old to be kept is deleted."""
@@ -101,7 +101,7 @@ def put_offers_away(lifecycle: ExtractLifecycle) -> None:
             folder.rename(history / OFFERED_FOLDER)
         else:
             shutil.rmtree(folder)
-    for number in range(1, followed - LIVES_KEPT):
+    for number in range(1, followed - INCARNATIONS_KEPT):
         shutil.rmtree(run.history(number), ignore_errors=True)
 
 
@@ -126,7 +126,7 @@ class JobRestart:
         self._proof: ProvedJob | None = None
 
     @property
-    def proved(self) -> bool:
+    def successor_proved(self) -> bool:
         """Whether a later incarnation is known, and the end of the old one is not on file yet."""
         return self._lifecycle.state is ExtractState.CLOSING
 
@@ -134,10 +134,10 @@ class JobRestart:
         self, extractors: Sequence[Extractor], planned: InstalledPlans, *, at_once: bool
     ) -> int:
         """Reads the flows that appeared later; returns 1 where that changed something."""
-        if planned.rejoins and planned.crowded(LATE_MOST) and not self._learner.busy:
+        if planned.rejoins and planned.late_flows_fill(LATE_MOST) and not self._learner.busy:
             self._learner.forget()
             return release_staged(extractors)
-        if planned.crowded(LATE_MOST):
+        if planned.late_flows_fill(LATE_MOST):
             self._ignore_new_flows(planned, STAGING_FULL(self._learner.why_not))
             return 1
         proof = self._learner.learn(
@@ -145,7 +145,7 @@ class JobRestart:
             before=planned.job,
             known=KnownJob(job=planned.job) if planned.rejoins else NO_KNOWN_JOB,
             at_once=at_once,
-            hurry=planned.crowded(LATE_HURRY),
+            hurry=planned.late_flows_fill(LATE_HURRY),
             only=planned.late_flows,
             wait_s=0.05 if at_once else 0.0,
             wanted=self._wants(),
@@ -159,7 +159,7 @@ class JobRestart:
             return 1
         if proof is None:
             return 0
-        if planned.goes_on(proof.job, proof.names):
+        if planned.continues_after(proof.job, proof.names):
             self._ignore_new_flows(planned, STILL_GOES_ON())
         else:
             self._proof = proof
@@ -168,23 +168,23 @@ class JobRestart:
 
     def _ignore_new_flows(self, planned: InstalledPlans, *why: Finding) -> None:
         self._note(LATE_FLOWS_LEFT_OUT(why))
-        self.drop(planned)
+        self.drop_later_flows(planned)
 
-    def drop(self, planned: InstalledPlans) -> None:
+    def drop_later_flows(self, planned: InstalledPlans) -> None:
         """Drops the later flows, and reads them no more."""
         self._learner.forget()
-        planned.ignore_late()
+        planned.ignore_late_flows()
 
     def commit(self) -> Path:
         """Ends the old job and offers the new one to the updater. Returns the folder with the new
         one's files."""
         assert self._proof is not None
-        put_offers_away(self._lifecycle)
+        remove_stale_offers(self._lifecycle)
         number = self._lifecycle.part.followed.number + 1
         folder = self._lifecycle.run.learned_folder / offer_name(number)
         with atomic_path(folder) as place:
             place.mkdir(mode=0o700)
-            self._proof.write(place)
+            self._proof.write_to_folder(place)
         offered = OfferedIncarnation(number=number, folder=folder.name)
         self._lifecycle.enter(ExtractState.HANDING_OVER, offered=offered)
         self._proof = None

@@ -35,7 +35,7 @@ from flowcheck.wire.unplanned_collectives.step_boundaries import (
     StepReading,
 )
 
-KEPT = 64
+DECISIONS_KEPT = 64
 """Decisions remembered: more than one plan keeps of its own."""
 GROWTH = 1.25
 """Factor. Messages are looked at again once so many more wait: all looks together cost at most five
@@ -140,7 +140,7 @@ class DeviationResolver:
                     for skip in skips:
                         extractor.skip_messages(index, skip)
 
-    def look(
+    def resolve(
         self,
         extractors: Sequence[Extractor],
         numbers: Mapping[tuple[FlowKey, int], int],
@@ -184,7 +184,7 @@ class DeviationResolver:
             named = Iteration(iteration + self._base)
             outcome.broken = named, NEW_MESSAGES(self._name(named))
             return
-        stream = view.stream()
+        stream = view.known_stream()
         steps = max(1, last - start.iteration + 1)
         must = at_once or view.longest_wait > MESSAGES_MAX
         rings = {instance.extractor.ring.path for instance in view.instances}
@@ -250,7 +250,7 @@ class DeviationResolver:
                 if not count:
                     continue
                 at = bucket.at[lane]
-                now = (at - view.number_of_due(lane, bucket.iteration, bucket.op)) % MODULUS
+                now = (at - view.planned_number(lane, bucket.iteration, bucket.op)) % MODULUS
                 # What is left out may be as many messages as the plan has there of no bucket.
                 if now != skipped or (stuck is not None and before <= stuck < at):
                     skips.append((before, at, now))
@@ -264,7 +264,7 @@ class DeviationResolver:
     def _keep(self, decision: SkipDecision) -> None:
         """Writes the decision to its file, whole or not at all. Like the plans, it need not outlive
         the machine."""
-        self._made = [*self._made, decision][-KEPT:]
+        self._made = [*self._made, decision][-DECISIONS_KEPT:]
         write_atomically(self._file, msgspec.msgpack.encode(self._made), durable=False)
 
     def _apply(self, view: CommunicatorMessages, decision: SkipDecision) -> int:

@@ -86,7 +86,7 @@ class ShardGenerations:
                 return generation
         return None
 
-    def look_back(self) -> None:
+    def report_late_conflicts(self) -> None:
         """Reports the steps of which differing copies arrived after they were applied."""
         applied = self.shard.applied_iteration
         for generation in range(GENERATIONS):
@@ -106,7 +106,7 @@ class ShardGenerations:
             self._doubtful(iteration, conflict_bytes)
 
     @property
-    def undecided(self) -> bool:
+    def conflict_undecided(self) -> bool:
         """Whether two copies of a complete iteration differ, and the updater has not decided on it
         yet."""
         shard, applied = self.shard, self.shard.applied_iteration
@@ -125,7 +125,7 @@ class ShardGenerations:
             state != GenerationState.COMPLETE or not self.shard.is_conflicting(generation)
         )
 
-    def finished(self) -> list[tuple[Iteration, int]]:
+    def newly_complete(self) -> list[tuple[Iteration, int]]:
         """(iteration, generation) of all that became complete since the last call, ascending."""
         new = []
         for generation in range(GENERATIONS):

@@ -13,7 +13,7 @@ from flowcheck.findings.catalog.lost_steps import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
-from flowcheck.plane.extraction.orphan_packet_exchange import staged_unnumbered
+from flowcheck.plane.extraction.orphan_packet_exchange import has_unnumbered_staged
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
@@ -36,7 +36,7 @@ class FlowProgress:
         self._heads = [(-1, clock()) for _ in extractors]
         """[ring] its head, and since when it has not moved."""
 
-    def passed(self, iteration: Iteration) -> Finding | None:
+    def why_nothing_more_comes(self, iteration: Iteration) -> Finding | None:
         """Why no ring can still bring what is missing of `iteration`; None while one may.
 
         A flow is as far as the slowest ring that carries it. A ring that ended brings nothing more;
@@ -96,7 +96,7 @@ class FlowProgress:
             for extractor in self._extractors
             for index in range(len(extractor.keys()))
         )
-        return suspended or any(map(staged_unnumbered, self._extractors))
+        return suspended or any(map(has_unnumbered_staged, self._extractors))
 
     def _silent(self) -> set[int]:
         """Rings that brought nothing for SILENT_S while others did, and whose frames are all

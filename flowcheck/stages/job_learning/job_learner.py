@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -25,9 +25,9 @@ from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_learning.reading_process import ReadingProcess
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob, ReadingTerms
-from flowcheck.stages.job_state.gathered_parameters import blocks_of, sharded_optimizer_of
+from flowcheck.stages.job_state.gathered_parameters import sharded_optimizer_of, unit_block_bytes_of
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.staged_messages.staging_space import completed
+from flowcheck.stages.staged_messages.staging_space import completed_messages
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -68,7 +68,7 @@ never come so, as when a collective took another protocol. A choice: smaller cos
 tell nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
-PAUSE = 1
+PAUSE_PER_READING_TIME = 1
 """Times the last reading took, before the next one, unless twice as many messages are there:
 readings take half of the time at most."""
 QUIET_S = 5.0
@@ -118,7 +118,7 @@ class JobLearner:
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
-        complete = completed(extractors)
+        complete = completed_messages(extractors)
         return not complete or (self._last_word and complete <= self._read_at)
 
     def known(self) -> LearnedJob | None:
@@ -156,7 +156,7 @@ class JobLearner:
         that may be joined midstream; wait_s: for a reading under way; wanted: which of
         several jobs.
         """
-        complete = completed(extractors, only)
+        complete = completed_messages(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
             came = self._awaited_came(extractors, complete)
@@ -173,7 +173,7 @@ class JobLearner:
             return None
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
-        self._not_before_s = self._clock() + PAUSE * took_s
+        self._not_before_s = self._clock() + PAUSE_PER_READING_TIME * took_s
         if found.job is None or (found.weights is None and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
@@ -236,7 +236,7 @@ class JobLearner:
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
-        staged = completed(extractors)
+        staged = completed_messages(extractors)
         if staged != self._grew[0]:
             self._grew = (staged, self._clock())
         return self._clock() - self._grew[1] >= QUIET_S
@@ -269,7 +269,7 @@ class JobLearner:
             before=before,
             operator_statement=self._stated,
             known=known,
-            blocks=blocks_of(self._run),
+            blocks=unit_block_bytes_of(self._run),
             sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )

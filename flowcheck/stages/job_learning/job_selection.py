@@ -52,7 +52,7 @@ class EarlierJob:
     """When its connections were used last."""
 
 
-def past_of(
+def earlier_job_of(
     run: RunDir, flows: Sequence[Sequence[int]], extractors: Sequence[Extractor]
 ) -> EarlierJob:
     """flows: [ring] indices of the job's."""
@@ -85,10 +85,10 @@ class JobSelector:
     others: tuple[JobTableConfig, ...] = ()
     back: RunDir | None = None
     """It is a later life of the job that is followed here."""
-    pasts: tuple[EarlierJob, ...] = ()
+    earlier_jobs: tuple[EarlierJob, ...] = ()
     """Of the others that were learned."""
 
-    def unlike(self, job: LearnedJob) -> Finding | None:
+    def why_another_job(self, job: LearnedJob) -> Finding | None:
         """What is stated and says that it is not this one; None: nothing."""
         if unlike := misfit(self.own, job):
             return unlike
@@ -99,11 +99,11 @@ class JobSelector:
         """None: it is this one."""
         job, weights = part.job, part.weights
         assert job is not None and weights is not None
-        if why := self.unlike(job):
+        if why := self.why_another_job(job):
             return why
         if self.back is not None and not replica_had_weights(self.back, job, weights.data):
             return WEIGHTS_NEVER_HELD()
-        later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]
+        later = [p.run for p in self.earlier_jobs if self.back or p.last_ns < part.first_ns]
         another = any(replica_had_weights(run, job, weights.data) for run in later)
         return WEIGHTS_OF_ANOTHER() if another else None
 
@@ -170,7 +170,7 @@ class FlowClaims:
             first = [n for n in first if stated_alike(own, config.job[n - 1])]
         return [self._run.port.job_run_dir(number) for number in first]
 
-    def turn(self, extractors: Sequence[Extractor]) -> bool:
+    def is_own_turn(self, extractors: Sequence[Extractor]) -> bool:
         """Whether all that have their turn before have claimed theirs: nothing of that is read."""
         for number, run in enumerate(self._before):
             if number in self._taken:
@@ -189,20 +189,20 @@ class FlowClaims:
             place_staged(extractors, {})  # what is staged of them has no home
         return True
 
-    def others(self, extractors: Sequence[Extractor]) -> tuple[EarlierJob, ...]:
+    def other_jobs(self, extractors: Sequence[Extractor]) -> tuple[EarlierJob, ...]:
         """The jobs beside this one that were learned."""
         reader, port = self._run.reader, self._run.port
         numbers = (n for n in range(job_count(self._config)) if n != reader)
         further = [port.job_run_dir(number + 1) for number in numbers]
         known = [(run, rings) for run in further if (rings := claimed_flows(run)) is not None]
-        return tuple(past_of(run, rings, extractors) for run, rings in known)
+        return tuple(earlier_job_of(run, rings, extractors) for run, rings in known)
 
-    def given_up(self) -> bool:
+    def others_gave_up(self) -> bool:
         """None of those before holds back frames any more for a job it may still learn."""
         left = [run for n, run in enumerate(self._before) if n not in self._taken]
         return all(run.unlearned.exists() for run in left)
 
-    def make(
+    def claim_flows(
         self,
         extractors: Sequence[Extractor],
         names: Sequence[Mapping[FlowKey, JoinedFlow]],

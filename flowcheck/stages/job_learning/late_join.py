@@ -23,7 +23,7 @@ from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.joined import START_PSN
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
-FULL = 0.75
+STAGING_FULL_SHARE = 0.75
 """Share of staging that what is read and tells nothing yet may fill. A choice: a quarter stays for
 what arrives while the rest is dropped."""
 
@@ -42,10 +42,10 @@ def remembered_job_of(run: RunDir) -> KnownJob:
 
 def staging_nearly_full(extractors: Sequence[Extractor]) -> bool:
     """Little room is left for what comes."""
-    return any(staging_fuller_than(extractor, FULL) for extractor in extractors)
+    return any(staging_fuller_than(extractor, STAGING_FULL_SHARE) for extractor in extractors)
 
 
-def starts_in(extractors: Sequence[Extractor]) -> bool:
+def holds_connection_start(extractors: Sequence[Extractor]) -> bool:
     """Of what is staged something is the first that its connection ever carried."""
     for x in extractors:
         records = x.staging.records()
@@ -54,9 +54,9 @@ def starts_in(extractors: Sequence[Extractor]) -> bool:
     return False
 
 
-def full_of_no_start(extractors: Sequence[Extractor]) -> bool:
+def full_without_start(extractors: Sequence[Extractor]) -> bool:
     """Little room is left, and no job begins in what fills it."""
-    return staging_nearly_full(extractors) and not starts_in(extractors)
+    return staging_nearly_full(extractors) and not holds_connection_start(extractors)
 
 
 def release_staged(extractors: Sequence[Extractor]) -> int:

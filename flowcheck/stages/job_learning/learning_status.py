@@ -13,7 +13,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, NO_OTHER_JOB
-from flowcheck.findings.catalog.transport_forms import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
@@ -22,10 +22,10 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
-STOOD_S = 10.0
+REASON_STABLE_S = 10.0
 """Seconds. Reasons that stayed the same so long are reported: a stream that grows may change them
 with every reading. A choice: longer tells later, shorter tells what the next reading refutes."""
-EVERY_S = 30.0
+REPORT_EVERY_S = 30.0
 """Seconds. Reasons that keep changing are reported so often. A choice: shorter fills the log."""
 
 
@@ -44,23 +44,23 @@ class LearningStatus:
         self._told: tuple[Finding, ...] = ()
         self._since_s = self._told_s = clock()
 
-    def look(self, reason: tuple[Finding, ...]) -> None:
+    def report(self, reason: tuple[Finding, ...]) -> None:
         """reason: of the last reading that ended."""
         now_s = self._clock()
         if reason != self._reason:
             self._reason, self._since_s = reason, now_s
-        stood = now_s - self._since_s >= STOOD_S or now_s - self._told_s >= EVERY_S
+        stood = now_s - self._since_s >= REASON_STABLE_S or now_s - self._told_s >= REPORT_EVERY_S
         if stood and reason != self._told:
             self._told, self._told_s = reason, now_s
-            self.keep(reason)
+            self.store(reason)
             self._note(NO_JOB_SO_FAR(reason))
 
-    def keep(self, reason: tuple[Finding, ...]) -> None:
+    def store(self, reason: tuple[Finding, ...]) -> None:
         """For `unlearned_reasons`. A full disk does not end a stage that waits for a job."""
         with suppress(OSError):
             write_atomically(self._run.unlearned, msgspec.json.encode(reason), durable=False)
 
-    def over(self) -> None:
+    def job_learned(self) -> None:
         """A job is learned."""
         self._run.unlearned.unlink(missing_ok=True)
 
@@ -75,7 +75,7 @@ def reasons_with_traffic(
         commit = extractor.ring.parse_commit()  # a struct in another does not keep it alive
         frames.update(frames_by_verdict(commit.counters))
     if not first:
-        why_not = tuple(NO_OTHER_JOB() if why.of(NO_WRITES) else why for why in why_not)
+        why_not = tuple(NO_OTHER_JOB() if why.is_any_of(NO_WRITES) else why for why in why_not)
     full = staging_overrun(extractors)
     first_of_all = (full,) if full is not None else ()
     return (

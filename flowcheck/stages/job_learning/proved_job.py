@@ -39,12 +39,12 @@ class ProvedJob:
     """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
     are none, or it is not stated."""
 
-    def write(self, folder: Path) -> None:
+    def write_to_folder(self, folder: Path) -> None:
         """Into a folder that is no job's yet."""
         CrossRingReassembly(folder / "numbers").learned(self.numbers)
         self._write_files(folder)
 
-    def keep(self, run: RunDir, reassembly: CrossRingReassembly) -> None:
+    def write_as_followed_job(self, run: RunDir, reassembly: CrossRingReassembly) -> None:
         """As the job that is followed."""
         reassembly.learned(self.numbers)
         self._write_files(run.learned_folder)
@@ -98,7 +98,7 @@ def _link_or_copy(file: Path, place: Path) -> None:
         shutil.copy2(file, place)
 
 
-def consistent(job: LearnedJob) -> bool:
+def has_consistent_buckets(job: LearnedJob) -> bool:
     """Every bucket is reduced once an iteration, in its own size.
 
     It may be otherwise while one of several mirror points lags: what is missing then was read

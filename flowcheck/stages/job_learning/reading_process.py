@@ -24,7 +24,7 @@ from flowcheck.stages.job_learning.proved_job import create_shard
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_staged
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 
-YIELDS = 5
+READING_NICENESS = 5
 """Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
 a ring that overflows is lost for good and a job that is learned later is not."""
 
@@ -106,7 +106,7 @@ def _child(file: int, parent: int, read: Callable[[], ReadingOutcome]) -> None:
         if not die_with_parent(parent):
             return
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
-        os.nice(YIELDS)
+        os.nice(READING_NICENESS)
         try:
             found = read()
         except Exception:

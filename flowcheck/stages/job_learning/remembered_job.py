@@ -23,7 +23,7 @@ REMEMBERED_JOB_FILE, STATED_MODEL_FILE = "known.json", "expected.json"
 file states it."""
 
 
-def may_join(config: JobConfig) -> bool:
+def may_join_midstream(config: JobConfig) -> bool:
     """Where each step is one all-reduced backward; of more, which one comes nothing tells. Rings
     that are clipped together find no base alone."""
     optimizer = config.optimizer
@@ -31,7 +31,7 @@ def may_join(config: JobConfig) -> bool:
     return config.late_join and optimizer.synced_backwards == 1 and not optimizer.clip_together
 
 
-def remember(config: JobConfig, job: LearnedJob) -> None:
+def store_learned_job(config: JobConfig, job: LearnedJob) -> None:
     """Keeps what was learned beside the checkpoints, which outlive the machine. What cannot be
     kept is missed only by a later chain."""
     if config.checkpoint is None:

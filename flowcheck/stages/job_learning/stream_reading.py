@@ -11,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
-from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
+from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mirror_view
+from flowcheck.plane.mirror_merge.mirror_point_merge import (
+    MergedView,
+    merge_mirror_points,
+    mirror_view,
+)
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
-from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.job_learning.proved_job import has_consistent_buckets
 from flowcheck.stages.staged_messages.across_rings import FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Reading, read_stream
@@ -136,14 +140,14 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         return ReadingOutcome(
             why_not=reading.why_not, others=reading.others, awaited=reading.awaited
         )
-    if any(form.of(WRITES_IN_PIECES) for form in reading.formats):
+    if any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats):
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     weights = reading.gathered or reading.weights
     if weights is None or weights.why_not or not weights.sound:
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
-    if not consistent(reading.job):
+    if not has_consistent_buckets(reading.job):
         return ReadingOutcome(why_not=(NOT_THE_BUCKET_PLAN(),))
     # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
     dealt = {
@@ -172,7 +176,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
 
 def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> ReadingOutcome:
     """What the mirror points had staged, joined and read."""
-    seen = join([mirror_view(one) for one in staged])
+    seen = merge_mirror_points([mirror_view(one) for one in staged])
     wanted = {
         names[one.keys[index]].flow
         for one, names in zip(staged, seen.names, strict=True)
@@ -258,7 +262,7 @@ def _stated(
         ended=terms.ended,
         release=terms.release,
         logged=() if terms.operator_statement is None else terms.operator_statement.rings,
-        unlike=(lambda job: None) if terms.selector is None else terms.selector.unlike,
+        unlike=(lambda job: None) if terms.selector is None else terms.selector.why_another_job,
     )
     if job is None:
         assert why_not is not None

@@ -38,12 +38,12 @@ def parse_anchor_record(line: bytes) -> AnchorRecord:
         return msgspec.structs.replace(record, refused=found)
 
 
-def anchor_lines(run: RunDir) -> list[AnchorRecord]:
+def read_anchor_records(run: RunDir) -> list[AnchorRecord]:
     """All records of a run, oldest first, without a line that a kill left incomplete."""
     lines = complete_lines(run.anchors)
     return [parse_anchor_record(line) for line in lines]
 
 
-def anchor_line(run: RunDir, request: str) -> AnchorRecord | None:
+def anchor_record_of(run: RunDir, request: str) -> AnchorRecord | None:
     """The record of a request; None: there is none yet."""
-    return next((line for line in anchor_lines(run) if line.request == request), None)
+    return next((line for line in read_anchor_records(run) if line.request == request), None)

@@ -11,7 +11,7 @@ from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_CO
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -52,7 +52,9 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
 
 def _told(run: RunDir, found: Finding) -> Finding:
     """The assumption with the evidence that was counted for and against it since."""
-    tally = read_scale_evidence(run.scale) if found.of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
+    tally = (
+        read_scale_evidence(run.scale) if found.is_any_of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
+    )
     return found if tally is None else LOSS_SCALE_COUNTED(tally.summary)
 
 

@@ -29,22 +29,22 @@ from flowcheck.wire.training_job.operator_statements import ShardedTraining
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
-def wrapped_of(run: RunDir) -> ShardedModel | None:
+def stated_sharded_model(run: RunDir) -> ShardedModel | None:
     """The sharded model that the job file names; None: it names none."""
     if not run.units.exists():
         return None
     return msgspec.json.decode(run.units.read_bytes(), type=ShardedModel)
 
 
-def blocks_of(run: RunDir) -> tuple[int, ...]:
+def unit_block_bytes_of(run: RunDir) -> tuple[int, ...]:
     """Bytes of one rank's part of each unit, where the model is known."""
-    model = wrapped_of(run)
+    model = stated_sharded_model(run)
     return () if model is None else tuple(unit.block_bytes for unit in model.units)
 
 
 def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
     """The kind of trainer whose optimizer is sharded, where one is stated."""
-    model = wrapped_of(run)
+    model = stated_sharded_model(run)
     return None if model is None else model.sharded_wire
 
 
@@ -55,7 +55,7 @@ def parameter_placement(
     StateError where the stated model does not fit."""
     sizes = [parameter.nbytes for parameter in job.parameters]
     ranks = job.communicator_ranks[0]
-    model = wrapped_of(run)
+    model = stated_sharded_model(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)
         return placing, (SHARDED_LAYOUT(),) if model.sharded_wire is not None else (

@@ -25,8 +25,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from flowcheck.atomic_write import atomic_path, write_atomically
-from flowcheck.errors import StateError, has_no_room
-from flowcheck.findings.catalog.lifecycle_records import (
+from flowcheck.errors import StateError, is_disk_full
+from flowcheck.findings.catalog.run_directories import (
     ANOTHER_REQUEST,
     FILE_GONE,
     REQUEST_WITHDRAWN,
@@ -35,7 +35,7 @@ from flowcheck.findings.catalog.lifecycle_records import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.stages.job_state import earlier_run_directories
-from flowcheck.stages.job_state.job_incarnation import update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     RequestAnswer,
@@ -174,7 +174,7 @@ def refuse_request(
     try:
         lifecycle.answer(request, at, refused=why)
     except OSError as error:
-        if not has_no_room(error):
+        if not is_disk_full(error):
             raise
         (lifecycle.run.learned_folder / request.file).unlink(missing_ok=True)
         lifecycle.answer(request, at, refused=why)

@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.lifecycle_records import LATER_VERSION
+from flowcheck.findings.catalog.run_directories import LATER_VERSION
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.job_state.lifecycle_state_machines import (
     ExtractState,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
+from flowcheck.findings.catalog.run_directories import ILLEGAL_TRANSITION
 from flowcheck.findings.finding import Finding
 
 STRICT_VARIABLE = "FLOWCHECK_STRICT_STATES"

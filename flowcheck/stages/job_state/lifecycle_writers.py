@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.errors import has_no_room
+from flowcheck.errors import is_disk_full
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import extract_part_of, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     ANSWERS_KEPT,
     CheckpointRequest,
@@ -34,7 +34,7 @@ from flowcheck.stages.job_state.lifecycle_state_machines import (
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
-OF_THE_PROCESS = {ExtractState.CLOSING, ExtractState.ENDED}
+UNSTORED_STATES = {ExtractState.CLOSING, ExtractState.ENDED}
 """States that are not on file: a process that is started again reaches them by itself."""
 
 
@@ -56,7 +56,7 @@ class ExtractLifecycle:
         """Enters a state. changes: fields of the part, on file together with the state when this
         returns."""
         check_transition("extraction", EXTRACT_TRANSITIONS, self.state, state, self._tell)
-        on_file = self.part.state if state in OF_THE_PROCESS else state
+        on_file = self.part.state if state in UNSTORED_STATES else state
         part = msgspec.structs.replace(self.part, state=on_file, **changes)
         if part != self.part:
             update = update_part_of(self.run)
@@ -108,7 +108,7 @@ class UpdateLifecycle:
         try:
             self._commit(taking=request)
         except OSError as error:
-            if not has_no_room(error):
+            if not is_disk_full(error):
                 raise
             return False
         return True
@@ -163,5 +163,5 @@ def _write_if_room(path: Path, part: ExtractPart | UpdatePart) -> None:
     try:
         _write(path, part)
     except OSError as error:
-        if not has_no_room(error):
+        if not is_disk_full(error):
             raise

@@ -43,7 +43,7 @@ def optimizer_of(job: TrainingFacts, config: JobConfig) -> OptimizerConfig:
     return optimizer
 
 
-def optimizer_in(run: RunDir) -> OptimizerConfig:
+def optimizer_of_run(run: RunDir) -> OptimizerConfig:
     """The optimizer of a run whose job is known. Raises ConfigError without a run, StateError as
     `optimizer_of`, FileNotFoundError as `known_training`."""
     return optimizer_of(known_training(run), run.settings())

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flowcheck.errors import LearnError
-from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
+from flowcheck.findings.catalog.refused_files import RECORD_REFUSED
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 from flowcheck.wire.training_job.training_spec import TrainingFacts, decode_spec

@@ -39,7 +39,7 @@ class FileCapture:
         path = Path(self._source.file or "")
         self._ring = FrameRing.open(self._run.ring(self._number))
         self._commit = self._ring.capture_commit()
-        self._stamps = stamps_of(path) if self._source.speed is not None else None
+        self._stamps = capture_times_ns(path) if self._source.speed is not None else None
         self._file = PcapSource(path)
         self._file.skip(self._commit.source_frames)
         self._began_s = time.monotonic()
@@ -101,7 +101,7 @@ def report_source_end(ring: FrameRing, number: int, links: StageSockets) -> None
     links.report(SourceEnded(ring=number, frames=int(commit.source_frames)))
 
 
-def stamps_of(path: Path) -> array[int]:
+def capture_times_ns(path: Path) -> array[int]:
     """Time stamps of all frames in ns behind the first one's, [frames], never falling. Raises
     CaptureError if torn."""
     with PcapSource(path) as source:

@@ -19,9 +19,9 @@ from flowcheck.stages.stage_table import Position, stage_at
 STAGE = stage_at(Position.HEAD).name
 """The only stage that is started with these capabilities: the one that captures frames. Nothing
 else is started here, whatever the table of stages says."""
-CHANNEL = "FLOWCHECK_STARTER"
+STARTER_SOCKET_VARIABLE = "FLOWCHECK_STARTER"
 """Variable in the supervisor's environment: the descriptor of its end of the socket."""
-SOURCES = "FLOWCHECK_SOURCES"
+SOURCES_VARIABLE = "FLOWCHECK_SOURCES"
 """Variable in a capture's environment: [[source]] of the job file, as JSON."""
 PYTHON_COMMAND = (sys.executable, "-P", "-s", "-m", "flowcheck")
 """Starts FlowCheck without the current folder and without the user's own packages on the import
@@ -38,7 +38,7 @@ that the operator has set takes precedence."""
 def stated_sources(stage: str) -> str | None:
     """[[source]] as JSON, for the capture stage, which uses it in place of the run directory's
     settings; None for other stages."""
-    return os.environ.get(SOURCES) if stage == STAGE else None
+    return os.environ.get(SOURCES_VARIABLE) if stage == STAGE else None
 
 
 def serve(channel: socket.socket, run: str, supervisor: int) -> None:
@@ -46,7 +46,7 @@ def serve(channel: socket.socket, run: str, supervisor: int) -> None:
     descriptor of the log file; the answer is the pid of the capture, or 0 without such a source."""
     import msgspec
 
-    sources = len(msgspec.json.decode(os.environ[SOURCES]))
+    sources = len(msgspec.json.decode(os.environ[SOURCES_VARIABLE]))
     while os.getppid() == supervisor:
         if not select.select([channel], [], [], LOOK_S)[0]:
             continue

@@ -15,7 +15,7 @@ from typing import Protocol
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.chain_processes import CAPTURE_STARTER_FAILED, CAPTURE_STARTER_GONE
 from flowcheck.stages.privilege import privilege_syscalls
-from flowcheck.stages.privilege.capture_starter import CHANNEL, STAGE
+from flowcheck.stages.privilege.capture_starter import STAGE, STARTER_SOCKET_VARIABLE
 
 ANSWER_LIMIT_S = 60.0
 """Seconds for the starter's answer. It forks twice, which takes long on a machine that swaps. A
@@ -100,9 +100,9 @@ _inherited: list[CaptureStarterClient] = []
 
 def inherit(environment: Mapping[str, str] = os.environ) -> None:
     """Takes over the socket that the command was started with. Called once, at its start."""
-    descriptor = environment.get(CHANNEL, "")
+    descriptor = environment.get(STARTER_SOCKET_VARIABLE, "")
     if descriptor.isdecimal():
-        os.environ.pop(CHANNEL, None)
+        os.environ.pop(STARTER_SOCKET_VARIABLE, None)
         os.set_inheritable(int(descriptor), False)
         _inherited.append(CaptureStarterClient(socket.socket(fileno=int(descriptor))))
 

@@ -32,7 +32,7 @@ from flowcheck.findings.catalog.privileges import (
     USER_REFUSED,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.private_files import trust
+from flowcheck.private_files import trust_user
 from flowcheck.replica.user_code import FORBIDDEN
 from flowcheck.stages.privilege import (
     folder_ownership,
@@ -40,10 +40,20 @@ from flowcheck.stages.privilege import (
     mount_namespace,
     privilege_syscalls,
 )
-from flowcheck.stages.privilege.capture_capabilities import capture_rights
-from flowcheck.stages.privilege.capture_starter import CHANNEL, PYTHON_COMMAND, SOURCES, STAGE
+from flowcheck.stages.privilege.capture_capabilities import capture_capabilities_of
+from flowcheck.stages.privilege.capture_starter import (
+    PYTHON_COMMAND,
+    SOURCES_VARIABLE,
+    STAGE,
+    STARTER_SOCKET_VARIABLE,
+)
 from flowcheck.stages.privilege.capture_starter_client import inherit
-from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, expose, inaccessible
+from flowcheck.stages.privilege.mount_namespace import (
+    PathNeed,
+    PathUse,
+    expose_paths,
+    inaccessible_needs,
+)
 from flowcheck.stages.privilege.output_delivery import OutputDelivery, fork_writer, is_picture
 from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_special_files
 from flowcheck.stages.run_directory.service_account import KEY, ROOT, Account, account, account_of
@@ -54,9 +64,9 @@ if TYPE_CHECKING:  # numpy stays out
 PROGRAM = "flowcheck"
 """Name of the script or module that may be run again. Another script, which uses FlowCheck as a
 library, is not."""
-VALUED = ("-W", "-X")
+INTERPRETER_OPTIONS_WITH_VALUE = ("-W", "-X")
 """Options of the Python interpreter that take a value as the next word."""
-COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+COMPILE_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 """Variable that names the folder from which torch loads code it compiled before. By default the
 folder is below /tmp under a name that anybody can guess
 (torch/_inductor/runtime/cache_dir_utils.py)."""
@@ -86,7 +96,7 @@ def _program(words: Sequence[str]) -> str:
     """The name of the script or module that the Python interpreter runs with these arguments."""
     left = iter(words)
     for word in left:
-        if word in VALUED:
+        if word in INTERPRETER_OPTIONS_WITH_VALUE:
             next(left, "")
         elif word == "-m":
             return next(left, "")
@@ -104,7 +114,7 @@ def _nothing_to_do() -> bool:
     return not COMMAND_HERE.is_program or not privilege_syscalls.rights_of().above_ordinary
 
 
-def for_chain(
+def drop_for_chain(
     job: Path | None,
     run: Path | None,
     *,
@@ -133,15 +143,17 @@ def for_chain(
         return
     outputs = [*job_file_paths.folders_of_job(job, live=live), *([out] if out is not None else [])]
     needs = [
-        *job_file_paths.of_job(job),
-        *(n for file in files for n in job_file_paths.of_file(file)),
+        *job_file_paths.needs_of_job_file(job),
+        *(n for file in files for n in job_file_paths.needs_of_file(file)),
     ]
 
     def prepared(who: Account) -> _Prepared:
         places = [*([run] if run is not None else []), *outputs]
         roots = {p.absolute() for p in places if not p.exists() or p.stat().st_uid == 0}
-        own = folder_ownership.run_folder(run, who) if run is not None else []
-        written = [n for folder in outputs for n in folder_ownership.output_folder(folder, who)]
+        own = folder_ownership.hand_over_run_folder(run, who) if run is not None else []
+        written = [
+            n for folder in outputs for n in folder_ownership.hand_over_output_folder(folder, who)
+        ]
         if run is not None:
             mount_namespace.remember_shown_paths(run, [*needs, *written])
         found = [*own, *written]
@@ -150,7 +162,7 @@ def for_chain(
     _descend(stated, account, needs, prepared, _starts(sources, run))
 
 
-def for_code(
+def drop_for_user_code(
     *texts: str | None,
     files: Sequence[Path] = (),
     job: Path | None = None,
@@ -164,17 +176,17 @@ def for_code(
     stated = _stated(job_file_paths.job_file_tables(job))
     if stated == ROOT:
         return
-    needs = [n for text in texts if text is not None for n in job_file_paths.of_text(text)]
+    needs = [n for text in texts if text is not None for n in job_file_paths.needs_of_setting(text)]
     needs += [
-        *job_file_paths.of_job(job),
-        *(n for file in files for n in job_file_paths.of_file(file)),
+        *job_file_paths.needs_of_job_file(job),
+        *(n for file in files for n in job_file_paths.needs_of_file(file)),
     ]
     who = account(stated) if os.geteuid() == 0 else _same()
     folder = Path() if picture is None else picture.absolute().parent
     if picture is None or os.geteuid() != 0 or _written_in_place(who, picture):
         return _descend(stated, lambda _: who, needs)
     force = not picture.exists() or is_picture(picture)
-    needs += [] if force else job_file_paths.of_file(picture)  # which is refused
+    needs += [] if force else job_file_paths.needs_of_file(picture)  # which is refused
     outbox = _sent(who, picture, force=force)
     needs += [PathNeed(folder, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
     _descend(stated, lambda _: who, needs, outbox=outbox)
@@ -197,7 +209,7 @@ def _sent(who: Account, out: Path, *, force: bool) -> OutputDelivery:
     return outbox
 
 
-def for_run(run: Path, *files: Path | None) -> None:
+def drop_for_run(run: Path, *files: Path | None) -> None:
     """Drops privileges for a command that works on a run directory: it runs as the directory's
     owner. files: further files to read."""
     if _nothing_to_do():
@@ -207,12 +219,12 @@ def for_run(run: Path, *files: Path | None) -> None:
         return  # the chain there runs as root, which is where that was said
     if owner is None:
         return forbid_user_code(NO_RUN_DIRECTORY())
-    needs = [n for file in files if file is not None for n in job_file_paths.of_file(file)]
+    needs = [n for file in files if file is not None for n in job_file_paths.needs_of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     _descend(None, lambda _: account_of(owner), needs, run=run)
 
 
-def for_output(
+def drop_for_output(
     run: Path,
     target: OutputTarget,
     *files: Path | None,
@@ -240,11 +252,11 @@ def for_output(
     out, who = target.path, account_of(owner)
     place = out.absolute().parent
     if os.geteuid() != 0 or _is_for(who, place):
-        return for_run(run, *files)
-    from flowcheck.vault.overwrite_guard import by_either
+        return drop_for_run(run, *files)
+    from flowcheck.vault.overwrite_guard import files_by_manifest_and_index
 
-    replace(target, listed=by_either).check()
-    needs = [n for file in files if file is not None for n in job_file_paths.of_file(file)]
+    replace(target, listed=files_by_manifest_and_index).check()
+    needs = [n for file in files if file is not None for n in job_file_paths.needs_of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     outbox = _sent(who, out, force=target.force or os.path.lexists(out))
     needs += [PathNeed(place, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
@@ -257,13 +269,13 @@ def keep_root_to_read(run: Path) -> None:
     ConfigError for special files in the directory."""
     forbid_user_code(READS_ONLY())
     if os.geteuid() == 0 and (owner := _owner(run)):
-        trust(owner)
+        trust_user(owner)
         refuse_special_files(run)
 
 
-def for_stage(name: str, run: Path, number: int) -> None:
+def drop_for_stage(name: str, run: Path, number: int) -> None:
     """Drops privileges for a single stage that is started by hand."""
-    if _nothing_to_do() or SOURCES in os.environ:
+    if _nothing_to_do() or SOURCES_VARIABLE in os.environ:
         return
     owner = _owner(run)
     if not owner:
@@ -273,7 +285,7 @@ def for_stage(name: str, run: Path, number: int) -> None:
         from flowcheck.stages.run_directory.run_dir import RunDir
 
         sources = RunDir(run).settings().source
-        rights = capture_rights(sources[number : number + 1])
+        rights = capture_capabilities_of(sources[number : number + 1])
     needs = [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     _descend(None, lambda _: account_of(owner), needs, run=run, rights=rights)
 
@@ -317,7 +329,7 @@ class _Starts:
 
 
 def _starts(sources: Sequence[SourceConfig], run: Path | None) -> _Starts | None:
-    rights = capture_rights(sources)
+    rights = capture_capabilities_of(sources)
     if not rights or run is None:
         return None
     return _Starts(tuple(sources), run, rights)
@@ -345,14 +357,14 @@ def _descend(
     who = who_of(stated) if os.geteuid() == 0 else _same()
     if who.is_root:
         return
-    everything = [*needs, *job_file_paths.of_python(), PathNeed(Path.cwd(), PathUse.PLACE)]
+    everything = [*needs, *job_file_paths.needs_of_python(), PathNeed(Path.cwd(), PathUse.PLACE)]
     made = _Prepared()
     try:
         if os.geteuid() == 0:
-            folder_ownership.private_folders(who)
+            folder_ownership.create_private_folders(who)
             made = prepared(who)
             everything += made.needs
-            expose(who, everything)
+            expose_paths(who, everything)
             if outbox is not None:
                 privilege_syscalls.own_mounts()
                 outbox.take_place()
@@ -379,13 +391,19 @@ def _same() -> Account:
 
 def _run_again(who: Account, starts: _Starts | None, rights: frozenset[int]) -> None:
     own = os.environ | {"HOME": str(who.home), "USER": who.name, "LOGNAME": who.name}
-    own.pop(CHANNEL, None)
-    for name in (COMPILED, "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+    own.pop(STARTER_SOCKET_VARIABLE, None)
+    for name in (
+        COMPILE_CACHE_VARIABLE,
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "XDG_RUNTIME_DIR",
+        "XDG_CONFIG_HOME",
+    ):
         if name in own and not _is_for(who, Path(own[name])):
             del own[name]
-    own.setdefault(COMPILED, str(who.home / "torchinductor"))
+    own.setdefault(COMPILE_CACHE_VARIABLE, str(who.home / "torchinductor"))
     if starts is not None:
-        own[CHANNEL] = str(_start_starter(who, starts, os.environ | own))
+        own[STARTER_SOCKET_VARIABLE] = str(_start_starter(who, starts, os.environ | own))
     sys.stdout.flush()
     sys.stderr.flush()
     privilege_syscalls.become_user(who.user, who.group, who.groups, rights)
@@ -394,7 +412,7 @@ def _run_again(who: Account, starts: _Starts | None, rights: frozenset[int]) -> 
 
 def _is_for(who: Account, folder: Path) -> bool:
     """Whether `folder` is a folder to which the account may write."""
-    return folder.is_dir() and not inaccessible(who, [PathNeed(folder, PathUse.OWN)])
+    return folder.is_dir() and not inaccessible_needs(who, [PathNeed(folder, PathUse.OWN)])
 
 
 def _start_starter(who: Account, starts: _Starts, environment: dict[str, str]) -> int:
@@ -411,7 +429,7 @@ def _start_starter(who: Account, starts: _Starts, environment: dict[str, str]) -
             privilege_syscalls.become_user(who.user, who.group, who.groups, starts.rights)
             words = [*PYTHON_COMMAND[:-1], "flowcheck.stages.privilege.capture_starter"]
             told = [str(its.fileno()), str(starts.run.absolute()), str(parent)]
-            os.execve(sys.executable, [*words, *told], environment | {SOURCES: sources})
+            os.execve(sys.executable, [*words, *told], environment | {SOURCES_VARIABLE: sources})
         except (OSError, StateError) as error:
             print(f"captures cannot be started: {error}", file=sys.stderr, flush=True)
         finally:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from flowcheck.plane.shared_memory.hugepage_memory import hugetlbfs_mounts, user_folder
+from flowcheck.plane.shared_memory.shared_memory_location import hugetlbfs_mounts, user_folder
 from flowcheck.private_files import OTHERS_WRITE, PRIVATE_FOLDER_MODE
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, acting_as
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX, run_dir_of_memory
@@ -19,7 +19,7 @@ OF_CHECKPOINTS = re.compile(r"\.?step-.*|job-\d+|jobs\.json|latest")
 """Names that a chain creates in a folder of checkpoints."""
 
 
-def run_folder(root: Path, account: Account) -> list[PathNeed]:
+def hand_over_run_folder(root: Path, account: Account) -> list[PathNeed]:
     """Creates the run directory, or gives it to the account together with the shared memory of a
     killed chain. A folder that belongs to another user, or is no run directory, keeps its owner.
     Returns the need to write in it."""
@@ -38,14 +38,14 @@ def _is_memory_of(run: Path, memory: Path) -> bool:
     return named and _is_lead_to(memory) and run_dir_of_memory(memory) == run.resolve()
 
 
-def output_folder(folder: Path, account: Account) -> list[PathNeed]:
+def hand_over_output_folder(folder: Path, account: Account) -> list[PathNeed]:
     """Creates a folder for checkpoints, or gives it to the account if it holds nothing but
     checkpoints. Returns the need to write in it."""
     _give(folder, account, lambda: all(OF_CHECKPOINTS.fullmatch(n) for n in _names(folder)))
     return [PathNeed(folder.absolute(), PathUse.OWN)]
 
 
-def private_folders(account: Account) -> None:
+def create_private_folders(account: Account) -> None:
     """Creates the account's folder for caches, and its folder in each mount of 2 MiB pages."""
     if account.home.parent == CACHE and CACHE.is_dir():
         _give(account.home, account, lambda: False)

@@ -12,7 +12,7 @@ from typing import Any
 import flowcheck
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse
 
-WRITTEN = ("run", "checkpoint", "persist.target", "persist.staging", "serve.staging")
+OUTPUT_FOLDER_KEYS = ("run", "checkpoint", "persist.target", "persist.staging", "serve.staging")
 """Keys of the job file that name folders to which the chain writes."""
 LOG = "gradient_log.file"
 
@@ -26,7 +26,7 @@ def job_file_tables(job: Path | None) -> dict[str, Any]:
     return {}
 
 
-def of_python() -> list[PathNeed]:
+def needs_of_python() -> list[PathNeed]:
     """The paths of the Python interpreter and of everything it imports."""
     folders = {*map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]))}
     folders.add(Path(flowcheck.__file__).parents[1])
@@ -34,13 +34,13 @@ def of_python() -> list[PathNeed]:
     return [*found, PathNeed(Path(sys.executable), PathUse.FILE)]
 
 
-def of_job(job: Path | None) -> list[PathNeed]:
+def needs_of_job_file(job: Path | None) -> list[PathNeed]:
     """The job file, and the files that it names to be read."""
     tree = job_file_tables(job)
-    found = [] if job is None else of_file(job)
-    for key, text in texts(tree):
-        if key not in WRITTEN and key != LOG:
-            found += of_text(text)
+    found = [] if job is None else needs_of_file(job)
+    for key, text in setting_texts(tree):
+        if key not in OUTPUT_FOLDER_KEYS and key != LOG:
+            found += needs_of_setting(text)
     learned = tree.get("learned")
     if isinstance(learned, str):
         found += [
@@ -51,21 +51,21 @@ def of_job(job: Path | None) -> list[PathNeed]:
     return found
 
 
-def of_text(text: str) -> list[PathNeed]:
+def needs_of_setting(text: str) -> list[PathNeed]:
     """The paths in a text of the job file: a path, "file.py:function", "package.module:function" or
     "net_pcap0,rx_pcap=FILE"."""
     place, colon, _ = text.rpartition(":")
     if colon and place.endswith(".py"):
-        return [*of_file(Path(place)), *of_code(Path(place).parent)]
+        return [*needs_of_file(Path(place)), *needs_of_code(Path(place).parent)]
     if colon and all(part.isidentifier() for part in place.split(".")):
         first = place.split(".")[0]
         here = Path(first).is_dir() or Path(f"{first}.py").is_file()
-        return of_code(Path()) if here else []
+        return needs_of_code(Path()) if here else []
     words = [text, *(word.partition("=")[2] for word in text.split(",") if "=" in word)]
-    return [need for word in words for need in of_file(Path(word.removeprefix("file://")))]
+    return [need for word in words for need in needs_of_file(Path(word.removeprefix("file://")))]
 
 
-def of_file(path: Path) -> list[PathNeed]:
+def needs_of_file(path: Path) -> list[PathNeed]:
     """The need to read a file or folder; [] if it does not exist."""
     with suppress(OSError, ValueError):
         if path.is_dir():
@@ -75,7 +75,7 @@ def of_file(path: Path) -> list[PathNeed]:
     return []
 
 
-def of_code(folder: Path) -> list[PathNeed]:
+def needs_of_code(folder: Path) -> list[PathNeed]:
     return [PathNeed(folder.absolute(), PathUse.CODE)] if folder.is_dir() else []
 
 
@@ -83,23 +83,23 @@ def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
     """The folders to which the job's chain writes, without its run directory. live: False for a
     replay, which writes only the gradient log where the job file says."""
     found = []
-    for key, text in texts(job_file_tables(job)):
+    for key, text in setting_texts(job_file_tables(job)):
         local = text.removeprefix("file://")
         if key == LOG:
             found.append(Path(local).parent)
-        elif live and key in WRITTEN and key != "run" and "://" not in local:
+        elif live and key in OUTPUT_FOLDER_KEYS and key != "run" and "://" not in local:
             found.append(Path(local))
     return found
 
 
-def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def setting_texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """(dotted key, text) for each text in the settings."""
     if isinstance(tree, str):
         if tree and "\0" not in tree:
             yield key, tree
     elif isinstance(tree, dict):
         for name, value in tree.items():
-            yield from texts(value, f"{key}.{name}" if key else str(name))
+            yield from setting_texts(value, f"{key}.{name}" if key else str(name))
     elif isinstance(tree, list):
         for value in tree:
-            yield from texts(value, key)
+            yield from setting_texts(value, key)

@@ -48,7 +48,7 @@ TEMPORARY = tuple(map(Path, ("/run", "/tmp", "/var/tmp")))
 """Folders in which a temporary folder for copies is created if none of SCRATCHES can be used."""
 FLAGS = privilege_syscalls.MS_NOSUID | privilege_syscalls.MS_NODEV
 SKELETON = "mode=0755,size=64m"
-PASSABLE = 0o022
+VIEW_UMASK = 0o022
 """The umask for folders in the view, which the user must be able to enter."""
 MNT_DETACH = 2
 """Flag of umount2(2), from linux/mount.h."""
@@ -95,7 +95,7 @@ def acting_as(account: Account) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def inaccessible(account: Account, needs: Iterable[PathNeed]) -> list[PathNeed]:
+def inaccessible_needs(account: Account, needs: Iterable[PathNeed]) -> list[PathNeed]:
     """The needs for which the account does not have access."""
     with acting_as(account):
         return [need for need in needs if not _granted(need.path, need.use)]
@@ -106,19 +106,19 @@ def _granted(path: Path, use: PathUse) -> bool:
     return os.access(path, wanted.get(use, os.R_OK | os.X_OK), effective_ids=True)
 
 
-def expose(account: Account, needs: Sequence[PathNeed]) -> None:
+def expose_paths(account: Account, needs: Sequence[PathNeed]) -> None:
     """Makes all `needs` accessible to the account, in a mount namespace of this process and its
     children. Raises StateError, and leaves the namespace as before, if that is not possible."""
-    missing, here = inaccessible(account, needs), Path.cwd()
+    missing, here = inaccessible_needs(account, needs), Path.cwd()
     if not missing:
         return
     home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     failed: Exception | None = None
-    mask = os.umask(PASSABLE)
+    mask = os.umask(VIEW_UMASK)
     try:
         _View(account).build(missing)
         os.chdir(here)
-        missing = inaccessible(account, needs)
+        missing = inaccessible_needs(account, needs)
     except (OSError, StateError) as error:
         failed = error
     try:

@@ -22,14 +22,14 @@ from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.mount_namespace import ENTRIES_MAX
 from flowcheck.stages.run_directory.service_account import Account
 
-BEGIN = b"<svg"
+SVG_START = b"<svg"
 """First bytes of every picture that FlowCheck draws."""
 
 
 def is_picture(path: Path) -> bool:
     """Whether a file is a picture of FlowCheck, or empty."""
     with suppress(OSError), path.open("rb") as file:
-        return file.read(len(BEGIN)) in (b"", BEGIN)
+        return file.read(len(SVG_START)) in (b"", SVG_START)
     return False
 
 
@@ -109,7 +109,7 @@ class OutputDelivery:
     def _deliver(self) -> None:
         """Moves the output to its place. Raises ConfigError if the place now holds something that
         may not be replaced, StateError if the output is missing or a link."""
-        from flowcheck.vault.overwrite_guard import OutputTarget, by_either
+        from flowcheck.vault.overwrite_guard import OutputTarget, files_by_manifest_and_index
 
         written = [
             self.staging_folder / name
@@ -126,7 +126,10 @@ class OutputDelivery:
             _make_roots(entry)
         folder = written[0].is_dir()
         own = OutputTarget(
-            path=self.output_folder, folder=folder, force=self.force, listed=by_either
+            path=self.output_folder,
+            folder=folder,
+            force=self.force,
+            listed=files_by_manifest_and_index,
         )
         with own.replacing() as make_room:
             make_room()

@@ -88,7 +88,7 @@ def rights_of(pid: int | str = "self") -> Rights:
     )
 
 
-def mask(capabilities: Iterable[int]) -> int:
+def capability_mask(capabilities: Iterable[int]) -> int:
     """The bit mask of a set of capabilities, as in /proc/PID/status."""
     return sum(1 << number for number in set(capabilities))
 
@@ -98,10 +98,10 @@ def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[in
     have at most the capabilities in `keep`. Raises OSError if the kernel refuses, StateError if the
     process has more privileges afterwards."""
     before = rights_of()
-    kept = before.permitted & mask(keep)
-    if before.effective & mask([CAP_SETPCAP]):
+    kept = before.permitted & capability_mask(keep)
+    if before.effective & capability_mask([CAP_SETPCAP]):
         for number in range(64):
-            if before.bounding & ~kept & mask([number]):
+            if before.bounding & ~kept & capability_mask([number]):
                 _prctl(PR_CAPBSET_DROP, number)
     if set(before.users) != {user} or os.getresgid() != (group, group, group):
         _prctl(PR_SET_KEEPCAPS, 1)
@@ -112,7 +112,7 @@ def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[in
     _set_capabilities(kept)
     _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     for number in range(64):
-        if kept & mask([number]):
+        if kept & capability_mask([number]):
             _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     now = rights_of()

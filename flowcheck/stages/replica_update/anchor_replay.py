@@ -30,14 +30,14 @@ from flowcheck.findings.catalog.job_restarts import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
+from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_record_of
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.given_checkpoint_request import (
     clear_request,
     read_sections,
     refuse_request,
 )
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import AppliedGradientLog
@@ -62,13 +62,15 @@ class AnchorReplay:
     def keep_gradient(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
         """Keeps a gradient for replay: one that was applied or, during a replay, one that will be.
         False: there is no room."""
-        if not self._kept.on:
+        if not self._kept.is_enabled:
             return False
         followed = incarnation_of(self._run)
         wanted = followed.iteration_of(replica.step, self._each) + 1
         return self._kept.keep(iteration, gradient, wanted=wanted)
 
-    def next(self, replica: Replica, followed: Incarnation) -> tuple[Step, np.ndarray] | None:
+    def next_replay_step(
+        self, replica: Replica, followed: Incarnation
+    ) -> tuple[Step, np.ndarray] | None:
         """The next step to replay and the gradient of its iteration; None: the replay is
         complete."""
         if followed.anchored is None or replica.step < followed.anchored:
@@ -76,7 +78,7 @@ class AnchorReplay:
         iteration = followed.iteration_of(Step(replica.step + 1), self._each)
         if iteration > self._source.applied_iteration:
             return None
-        gradient = self._kept.of(iteration)
+        gradient = self._kept.gradient_of(iteration)
         return None if gradient is None else (Step(replica.step + 1), gradient)
 
     def forget_after(self, iteration: Iteration) -> None:
@@ -84,9 +86,9 @@ class AnchorReplay:
         numbers again for other gradients."""
         self._kept.forget_after(iteration)
 
-    def of(self, iteration: Iteration) -> np.ndarray | None:
+    def kept_gradient(self, iteration: Iteration) -> np.ndarray | None:
         """The gradient of an iteration; None where it is not kept."""
-        return self._kept.of(iteration)
+        return self._kept.gradient_of(iteration)
 
     def apply_anchor(
         self,
@@ -113,7 +115,7 @@ class AnchorReplay:
             followed, why = self._put(replica, records, request)
         line = AnchorRecord(step=step, file=source, request=request.id, at=at, refused=why)
         told = partial(append_line, self._run.anchors, msgspec.json.encode(line), LINES_BYTES)
-        written = anchor_line(self._run, request.id) is not None
+        written = anchor_record_of(self._run, request.id) is not None
         written = written or records.unwritten.attempt(told, lines=0)
         if why is not None:
             say(STATE_REFUSED(file=source, reason=why))

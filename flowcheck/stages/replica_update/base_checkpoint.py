@@ -23,7 +23,7 @@ from flowcheck.stages.job_state.given_checkpoint_request import (
     read_sections,
     refuse_request,
 )
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import open_gradient_log
@@ -39,7 +39,9 @@ class BaseWait:
         self._run = run
         self._log = open_gradient_log(run, config, gradient_bytes, writes=True)
 
-    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> Finding | None:
+    def log_gradient(
+        self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool
+    ) -> Finding | None:
         """Logs a gradient that cannot be applied yet. Returns a finding for the operator where
         logging ends here or begins again. any_base: the state of any step will do, if the log holds
         the steps after it."""
@@ -54,7 +56,7 @@ class BaseWait:
                 return LOG_BEGUN_ANEW(len(held))
         return LOG_FULL(len(held))
 
-    def take(
+    def apply_base(
         self, replica: Replica, request: CheckpointRequest, sections: dict[str, np.ndarray]
     ) -> tuple[Incarnation, Finding]:
         """Makes the base the replica's only step. Returns the incarnation from now on, and a
@@ -83,33 +85,33 @@ class BaseWait:
         midstream, so that no start-up broadcast shows the base's parameters.
         """
         try:
-            followed, found = self.take(replica, request, read_sections(self._run, request))
+            followed, found = self.apply_base(replica, request, read_sections(self._run, request))
         except StateError as error:
             say(error.finding)
             refuse_request(lifecycle, request, replica.step, error.finding)
             return
         records.forget_after(Step(replica.step - 1), followed.number)
         if not joined:
-            records.audited(replica.step, followed.number)
+            records.record_broadcast_audit(replica.step, followed.number)
         records.write(replica, 0.0, None)
         say(found)
         lifecycle.answer(request, replica.step, incarnation=followed)
         clear_request(self._run, request)
 
-    def after(self, iteration: Iteration) -> tuple[Iteration, np.ndarray] | None:
+    def first_logged_after(self, iteration: Iteration) -> tuple[Iteration, np.ndarray] | None:
         """The first logged (iteration, gradient) after `iteration`; None if there is none."""
         for index, held in enumerate(self._log.iterations):
             if held > iteration:
                 return held, self._log.read(index)
         return None
 
-    def of(self, iteration: Iteration) -> np.ndarray | None:
+    def logged_gradient(self, iteration: Iteration) -> np.ndarray | None:
         """The gradient of one logged iteration."""
         held = self._log.iterations
         return self._log.read(held.index(iteration)) if iteration in held else None
 
     @property
-    def used(self) -> bool:
+    def was_used(self) -> bool:
         """Whether something was logged, or found no room."""
         return bool(self._log.iterations) or self._log.closed
 
@@ -121,7 +123,7 @@ class BaseWait:
     def closed(self) -> bool:
         return self._log.closed
 
-    def forget(self) -> None:
+    def empty_log(self) -> None:
         """Empties the log: all of it was applied, or belongs to a job that is over."""
         self._log.remove()
 

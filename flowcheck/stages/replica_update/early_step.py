@@ -145,7 +145,7 @@ class EarlyStep:
         coverage = self._coverage
         if b is not None and coverage is not None and used is None and b.step == step:
             same = gradient.ctypes.data == b.gradient.ctypes.data
-            if b.started.open and same and coverage.stands(b.opening):
+            if b.started.open and same and coverage.is_whole(b.opening):
                 return b.started.commit(certain)
         return self._replica.begin(step, gradient, used).commit(certain)
 

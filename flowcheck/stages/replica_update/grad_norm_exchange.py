@@ -37,16 +37,16 @@ from flowcheck.replica.optimizer.gradient_clipping import (
 from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
-KEPT = 4
+SQUARES_KEPT = 4
 """Steps whose squares are on file; the other ring asks for its next one alone, so that one would do
 where no file is lost. A choice: more makes each writing longer."""
-STOOD_S = 10.0
+WAIT_NOTE_S = 10.0
 """Seconds of waiting for another ring's norm before it is told. A choice: shorter tells of each
 slow step."""
 OVER = "over"
@@ -90,7 +90,7 @@ class GradNormExchange:
             return None
         if name not in self._published:
             own = squared_norm(gradient, layout, used, threads=optimizer.torch_threads)
-            newest = [*self._published.items(), (name, own.hex())][-KEPT:]
+            newest = [*self._published.items(), (name, own.hex())][-SQUARES_KEPT:]
             self._publish(dict(newest))
         squares = {self._own: float.fromhex(self._published[name])}
         for number in self._others:
@@ -150,8 +150,8 @@ class GradNormExchange:
         return progress.lost_iteration <= other.iteration_of(step, self._optimizer.synced_backwards)
 
     def _wait(self, number: int, name: str, step: Step) -> None:
-        """Reports a wait that lasts longer than STOOD_S, and the first step of an incarnation that
-        is given up; gives it up once it has waited too long."""
+        """Reports a wait that lasts longer than WAIT_NOTE_S, and the first step of an
+        incarnation that is given up; gives it up once it has waited too long."""
         waits, since_s, said = self._since
         life = name.partition(":")[0]
         if self.peer_gone:
@@ -167,7 +167,7 @@ class GradNormExchange:
             self.peer_gone = True
             self._publish({f"{life}:{OVER}": ""})
             self._say(NORM_WAIT_OVER(step=step, seconds=round(limit_s), job=number))
-        elif not said and stood_s >= STOOD_S:
+        elif not said and stood_s >= WAIT_NOTE_S:
             self._since = (name, since_s, True)
             self._say(NORM_AWAITED(step=step, job=number))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, log_file_space
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
 
@@ -34,24 +34,24 @@ def logged_step_range(where: RunDir, config: JobConfig, gradient_bytes: int) -> 
     where no step is logged."""
     log = open_gradient_log(where, config, gradient_bytes)
     try:
-        held = steps_in(where, log)
+        held = logged_steps(where, log)
         return min(held, default=1), max(held, default=0)
     finally:
         log.close()
 
 
-def steps_in(where: RunDir, log: GradientLog) -> dict[int, int]:
+def logged_steps(where: RunDir, log: GradientLog) -> dict[int, int]:
     """{step since it was joined, from 1: index in the log}"""
     joined_at = incarnation_of(where).iterations
     return {it - joined_at: i for i, it in enumerate(log.iterations) if it > joined_at}
 
 
-LOGS = 2
+APPLIED_LOGS = 2
 
 
 def applied_log_bytes(steps: int, gradient_bytes: int) -> int:
     """Bytes that the two logs of so many applied steps take, each reserved in full."""
-    return LOGS * log_file_space(Path(), steps, gradient_bytes).size_bytes if steps else 0
+    return APPLIED_LOGS * log_file_space(Path(), steps, gradient_bytes).size_bytes if steps else 0
 
 
 class AppliedGradientLog:
@@ -60,12 +60,12 @@ class AppliedGradientLog:
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         steps = config.gradient_log.taken_steps
-        files = [run.memory / f"taken-{number}" for number in range(LOGS if steps else 0)]
+        files = [run.memory / f"taken-{number}" for number in range(APPLIED_LOGS if steps else 0)]
         rooms = [log_file_space(file, steps, gradient_bytes) for file in files]
         self._logs = [GradientLog([room], gradient_bytes) for room in rooms]
 
     @property
-    def on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether gradients are kept at all."""
         return bool(self._logs)
 
@@ -87,7 +87,7 @@ class AppliedGradientLog:
         for log in self._logs:
             log.forget_after(iteration)
 
-    def of(self, iteration: Iteration) -> np.ndarray | None:
+    def gradient_of(self, iteration: Iteration) -> np.ndarray | None:
         """[gradient bytes] of one iteration; None where it is not kept."""
         for log in self._logs:
             if iteration in log.iterations:

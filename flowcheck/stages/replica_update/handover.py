@@ -50,7 +50,7 @@ class Handover:
         self._run, self._config, self._lifecycle = run, config, lifecycle
 
     @property
-    def due(self) -> bool:
+    def verdict_due(self) -> bool:
         """Whether a later incarnation waits for the verdict."""
         record = self._lifecycle.record()
         return record.extract.offered is not None and record.verdict is None
@@ -88,7 +88,7 @@ class Handover:
             self._hand_over(source, anchors, followed.iteration_of(step, iterations))
         replica.go_back(step)
         records.forget_after(step, number)
-        records.audited(step, number + 1)
+        records.record_broadcast_audit(step, number + 1)
         successor = self._offered
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.auxiliary_weights.name
@@ -123,7 +123,7 @@ class Handover:
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
             self._hand_over(source, anchors, followed.iteration_of(replica.step, iterations))
-        if waits and why.of(REJOINED_AFTER_GAP):
+        if waits and why.is_any_of(REJOINED_AFTER_GAP):
             what = WAITS_FOR_TWO_CHECKPOINTS(why)
         else:
             what = WAITS_FOR_BASE(why) if waits else NOT_FOLLOWED(why)

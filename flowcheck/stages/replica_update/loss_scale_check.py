@@ -18,14 +18,14 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_section_names import SCALER
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, read_scale_evidence
-from flowcheck.replica.param_layout import Layout, as_float64, size_of
+from flowcheck.replica.param_layout import Layout, as_float64, dtype_size_bytes
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.run_directory.run_dir import RunDir
 
-PARAMETERS = 32
+PARAMETERS_SAMPLED = 32
 """Parameters whose gradients are looked at, the largest ones. A choice: more costs time in each
 step."""
-VALUES = 2048
+VALUES_SAMPLED = 2048
 """Values of each of them that are looked at, the first ones. A choice: more costs time in each
 step, fewer are noisier."""
 Span = tuple[int, int, str]
@@ -48,13 +48,13 @@ class LossScaleCheck:
         """Scale, and how many steps were skipped, before the step that is being applied."""
         self._looked: tuple[Layout, list[Span]] | None = None
 
-    def before(self, replica: Replica) -> None:
+    def before_step(self, replica: Replica) -> None:
         """To be called before a step is applied."""
         self._before = None
         if self._seen is not None and SCALER in (held := replica.sections()):
             self._before = float(held[SCALER][0]), float(held[SCALER][2])
 
-    def behind(self, replica: Replica, gradient: np.ndarray) -> None:
+    def after_step(self, replica: Replica, gradient: np.ndarray) -> None:
         """To be called after a step was applied. gradient: as it was reduced."""
         if self._seen is None or self._before is None:
             return
@@ -78,9 +78,12 @@ def sampled_spans(layout: Layout) -> list[Span]:
     for parameter in layout.parameters:
         dtype = layout.gradient_dtype or layout.dtype_of(parameter)
         sizes.append((parameter.elements, at, dtype))
-        at += parameter.elements * size_of(dtype)
-    largest = sorted(sizes, reverse=True)[:PARAMETERS]
-    return [(at, at + min(count, VALUES) * size_of(dtype), dtype) for count, at, dtype in largest]
+        at += parameter.elements * dtype_size_bytes(dtype)
+    largest = sorted(sizes, reverse=True)[:PARAMETERS_SAMPLED]
+    return [
+        (at, at + min(count, VALUES_SAMPLED) * dtype_size_bytes(dtype), dtype)
+        for count, at, dtype in largest
+    ]
 
 
 def size_log2(gradient: np.ndarray, spans: Sequence[Span]) -> float | None:

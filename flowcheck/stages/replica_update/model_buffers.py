@@ -25,7 +25,7 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import (
     write_frozen_and_buffers,
 )
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation
 from flowcheck.stages.job_state.model_layout import names_fit
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -75,7 +75,7 @@ class Buffers:
         known = read_frozen_and_buffers(run.replica)
         told = (
             job.buffer_broadcasts
-            and job.module_buffer_bytes == source.held_bytes
+            and job.module_buffer_bytes == source.module_buffer_bytes
             and bool(known.keys)
         )
         numbers = [n for one in job.buffer_broadcasts if told for n in one.numbers]
@@ -84,7 +84,7 @@ class Buffers:
         if any(name not in known.tensors for name in self._names):
             self._names = []
 
-    def look(self, followed: Incarnation) -> None:
+    def store_arrived(self, followed: Incarnation) -> None:
         """Stores the buffers of the replica's step, if they have arrived."""
         before = self._source.applied_iteration
         if not self._names or followed.step is None or before <= followed.iterations:
@@ -92,7 +92,7 @@ class Buffers:
         step, now = followed.step_of(before, self._each), (followed.number, before)
         if step != self._replica.step or self._kept == now:
             return
-        sent = self._source.held(Iteration(before + 1))
+        sent = self._source.module_buffers(Iteration(before + 1))
         if sent is not None:
             write_broadcast_buffers(
                 self._path, step, self._split_by_name(sent), min(self._replica.versions)

@@ -30,7 +30,7 @@ from flowcheck.stages.job_state.model_layout import (
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.collectives.nccl_debug_log import other_job_sentence
+from flowcheck.wire.collectives.nccl_debug_log import other_job_finding
 from flowcheck.wire.training_job.learned_job import FollowedData
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
@@ -94,7 +94,7 @@ def open_replica(
         say(unlike)
     if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
         say(WHOLE_GRADIENTS(job.communicator_ranks[0]))
-    if other := other_job_sentence(config.ring_orders, job.communicator_ranks):
+    if other := other_job_finding(config.ring_orders, job.communicator_ranks):
         say(other)
     if placing is not None:
         layout, leaves_out = placing.layout, True

@@ -18,7 +18,7 @@ import torch
 from flowcheck import messages
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
-from flowcheck.errors import DECODE_ERRORS, has_no_room
+from flowcheck.errors import DECODE_ERRORS, is_disk_full
 from flowcheck.messages import AuditRecord
 from flowcheck.private_files import append_private
 from flowcheck.replica.model_replica import Replica
@@ -99,10 +99,10 @@ class StepLog:
             ),
         )
 
-    def lack(self) -> messages.Unwritten | None:
+    def unwritten_lines(self) -> messages.Unwritten | None:
         """A finding with the number of lines that found no room since the last call, or that there
         is room again."""
-        if (news := self.unwritten.news()) is None:
+        if (news := self.unwritten.changes()) is None:
             return None
         lines, full = news
         file = str(self._run.steps)
@@ -138,13 +138,13 @@ class StepLog:
         try:
             write_atomically(file, lines, durable=durable)
         except OSError as error:
-            if not has_no_room(error):
+            if not is_disk_full(error):
                 raise
             with file.open("r+b") as old:
                 if old.read(len(lines)) == lines:
                     old.truncate(len(lines))
 
-    def audited(self, step: Step, number: int) -> None:
+    def record_broadcast_audit(self, step: Step, number: int) -> None:
         """Records that the trainer's own parameters, as broadcast, were equal bit for bit."""
         file = f"the start-up broadcast of incarnation {number}"
         line = AuditRecord(step=step, passed=True, file=file, tensors=self._tensors)

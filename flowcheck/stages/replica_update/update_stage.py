@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.findings.catalog.lifecycle_records import NO_BASE_AWAITED
+from flowcheck.findings.catalog.run_directories import NO_BASE_AWAITED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica
@@ -165,8 +165,8 @@ class UpdateService:
         arrived = o.source.arrived(iteration)  # committed: what differs since is told as that
         own = o.gradient_of(arrived)[0] if arrived is not None else None
         if own is None:
-            logged = o.waiting.of(iteration)
-            logged = o.anchors.of(iteration) if logged is None else logged
+            logged = o.waiting.logged_gradient(iteration)
+            logged = o.anchors.kept_gradient(iteration) if logged is None else logged
             own = None if logged is None else o.map.split(logged)[0]
         if last < o.replica.step:
             o.records.write(o.replica, 0.0, own)
@@ -182,16 +182,16 @@ class UpdateService:
             return 0
         record = self._lifecycle.record()
         followed = record.incarnation
-        waits = followed.step is None or o.waiting.used
-        again = None if waits else o.anchors.next(o.replica, followed)
+        waits = followed.step is None or o.waiting.was_used
+        again = None if waits else o.anchors.next_replay_step(o.replica, followed)
         state = self._state(o, record, replays=again is not None)
         self._lifecycle.enter(state, followed.number)
         if state is not ReplicaState.HANDED_OVER:  # else of a past that is over in a moment
             request = take_request(self._lifecycle)
             if request is not None:
                 return self._take(o, request, followed)
-        self._say(o.source.news())
-        o.buffers.look(followed)
+        self._say(o.source.new_finding())
+        o.buffers.store_arrived(followed)
         arrived = self._whole(o, record)
         if waits:
             return self._wait(o, followed, arrived)
@@ -225,8 +225,8 @@ class UpdateService:
         at = o.iteration(followed, self._each)
         if at is None:
             return ReplicaState.AWAITING_BASE
-        if o.waiting.used:
-            all_taken = o.waiting.closed and o.waiting.after(at) is None
+        if o.waiting.was_used:
+            all_taken = o.waiting.closed and o.waiting.first_logged_after(at) is None
             return ReplicaState.STOPPED if all_taken else ReplicaState.CATCHING_UP
         if before.number != followed.number:
             return ReplicaState.APPLYING  # that a step is lost already is for the next look
@@ -265,10 +265,10 @@ class UpdateService:
         left_out = used if o.placing is None else None
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_first_unused_step(self._run.first_unused_step, step)
-        self._scales.before(o.replica)
+        self._scales.before_step(o.replica)
         if not o.ahead.finish(step, own, used, certain):
             return None
-        self._scales.behind(o.replica, own)
+        self._scales.after_step(o.replica, own)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds
@@ -280,9 +280,11 @@ class UpdateService:
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (arrived.iteration - followed.iterations) % self._each == 0:
                 any_base = followed.step is None and o.map.joined
-                self._say(o.waiting.keep(arrived.iteration, arrived.data, any_base=any_base))
+                self._say(
+                    o.waiting.log_gradient(arrived.iteration, arrived.data, any_base=any_base)
+                )
             o.source.release(arrived.iteration)
-        logged = o.waiting.after(at) if at is not None else None
+        logged = o.waiting.first_logged_after(at) if at is not None else None
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
             assert step is not None
@@ -292,14 +294,14 @@ class UpdateService:
             o.anchors.keep_gradient(o.replica, *logged)
             self._tell(o, applied)
         elif at is not None and not o.waiting.closed:
-            o.waiting.forget()
+            o.waiting.empty_log()
         elif arrived is None:
             return self._look_at_successor(o)
         return 1
 
     def _take(self, o: UpdaterState, request: CheckpointRequest, followed: Incarnation) -> int:
         """Takes a trainer checkpoint that was given. Runs again after a kill before its answer."""
-        waits = followed.step is None or o.waiting.used
+        waits = followed.step is None or o.waiting.was_used
         given = o.replica, o.records, self._lifecycle, request, self._say
         if request.kind is RequestKind.ANCHOR:
             o.anchors.apply_anchor(*given, gathered=o.placing is not None, waits=waits)
@@ -328,9 +330,9 @@ class UpdateService:
     def _look_at_successor(self, o: UpdaterState) -> int:
         """Judges a later incarnation that waits; to be called once every complete step of this one
         is applied."""
-        if not self._handover.due:
+        if not self._handover.verdict_due:
             return 0
-        o.waiting.forget()
+        o.waiting.empty_log()
         self._say(
             self._handover.write_verdict(o.replica, o.source, o.records, o.anchors, self._each)
         )
@@ -341,7 +343,7 @@ class UpdateService:
         if self._extracts:
             self._links.send("extract", message)
         self._links.report(message)
-        if (lack := o.records.lack()) is not None:
+        if (lack := o.records.unwritten_lines()) is not None:
             self._links.report(lack)
 
     def _say(self, found: Finding | None) -> None:
@@ -359,11 +361,12 @@ class UpdateService:
         record = self._lifecycle.record()
         at = o.iteration(record.incarnation, self._each)
         replaying = at is not None and (
-            o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
+            o.waiting.first_logged_after(at) is not None
+            or (o.waiting.was_used and not o.waiting.closed)
         )
         if at is not None and not replaying:
-            replaying = o.anchors.next(o.replica, record.incarnation) is not None
-        if self._handover.due or replaying or is_asked(self._run):
+            replaying = o.anchors.next_replay_step(o.replica, record.incarnation) is not None
+        if self._handover.verdict_due or replaying or is_asked(self._run):
             return False
         return self._whole(o, record) is None
 

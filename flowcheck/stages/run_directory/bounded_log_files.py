@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.atomic_write import put, write_atomically
-from flowcheck.errors import has_no_room, naming_file
+from flowcheck.atomic_write import write_all_at, write_atomically
+from flowcheck.errors import is_disk_full, naming_file
 from flowcheck.private_files import open_private
 
 LOG_BYTES = 8 << 20
@@ -49,7 +49,7 @@ def append_line(path: Path, line: bytes, most_bytes: int) -> None:
             size = os.fstat(descriptor).st_size
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             added = b"\n" * torn + line + b"\n"
-            put(descriptor, added, size)
+            write_all_at(descriptor, added, size)
         finally:
             os.close(descriptor)
     if size + len(added) > most_bytes:
@@ -79,7 +79,7 @@ def _where_there_is_room() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not has_no_room(error):
+        if not is_disk_full(error):
             raise
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from flowcheck.errors import has_no_room
+from flowcheck.errors import is_disk_full
 from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.findings.finding import Finding
 
@@ -42,7 +42,7 @@ class DiskFullCounter:
                 self._await_room()
             write()
         except OSError as error:
-            if not has_no_room(error):
+            if not is_disk_full(error):
                 raise
             self.count += lines
             self.lacks += lines
@@ -62,7 +62,7 @@ class DiskFullCounter:
         """The finding for the operator while the disk is full; None: it is not full."""
         return RECORDS_UNWRITTEN(file=self._path, error=self._why) if self._why else None
 
-    def news(self) -> tuple[int, Finding | None] | None:
+    def changes(self) -> tuple[int, Finding | None] | None:
         """(lines that found no room since the last call, `full`); None: nothing changed."""
         new, self._told = self.count - self._told, self.count
         over = bool(self.lacks) and not self._why

@@ -17,7 +17,7 @@ from flowcheck.private_files import PRIVATE_FILE_MODE, is_privately_owned
 MEMORY_PREFIX = "flowcheck-"
 """Prefix of folders of shared memory. flowcheck-<pid>-<start time>-<count>-<random> names the
 process that owns the folder."""
-LEADS_TO = "run-"
+RUN_DIR_LINK_PREFIX = "run-"
 """Prefix of an empty file in a folder of shared memory, whose name encodes the run directory:
 hugetlbfs stores names, but neither text nor links."""
 PR_SET_PDEATHSIG = 1
@@ -43,18 +43,18 @@ def run_dir_of_memory(memory: Path) -> Path | None:
     with suppress(OSError):
         if not is_privately_owned(memory):
             return None
-    for file in memory.glob(f"{LEADS_TO}*"):
+    for file in memory.glob(f"{RUN_DIR_LINK_PREFIX}*"):
         with suppress(ValueError, OSError):  # none of ours
-            told = base64.urlsafe_b64decode(file.name.removeprefix(LEADS_TO))
+            told = base64.urlsafe_b64decode(file.name.removeprefix(RUN_DIR_LINK_PREFIX))
             root = Path(os.fsdecode(told))
             if (root / "memory").resolve() == memory.resolve():
                 return root
     return None
 
 
-def lead_to(run: Path, memory: Path) -> None:
+def link_run_dir(run: Path, memory: Path) -> None:
     """Notes the run directory in its folder of shared memory, for `run_dir_of_memory`."""
-    name = LEADS_TO + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
+    name = RUN_DIR_LINK_PREFIX + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
     with suppress(OSError):  # too long a path; sockets will refuse it with a sentence
         (memory / name).touch(mode=PRIVATE_FILE_MODE)
 

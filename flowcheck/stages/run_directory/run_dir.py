@@ -24,13 +24,13 @@ from flowcheck.private_files import (
     check_not_shared,
     check_owner,
     make_folder,
-    modes_in,
+    modes_for_new_entries,
     open_private,
-    trust,
+    trust_user,
 )
 from flowcheck.stages.run_directory.process_liveness import (
     MEMORY_PREFIX,
-    lead_to,
+    link_run_dir,
     live_pid,
     lock_folder,
     process_identity,
@@ -215,7 +215,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """Raises ConfigError if the folder belongs to an untrusted user or other users may write to
         it: its files name code to run, processes to end and memory to remove."""
         if os.geteuid() == 0:
-            trust(account(None).user)  # the user of chains that root starts
+            trust_user(account(None).user)  # the user of chains that root starts
         try:
             check_not_shared(root.stat(), root, "run")
         except PermissionError as error:
@@ -239,10 +239,10 @@ class RunDir(LearnedFiles, RecordFiles):
         try:
             for folder in (root, run.sockets, run.learned_folder, run.pids):
                 make_folder(folder)
-            root.chmod(modes_in(root)[1])
+            root.chmod(modes_for_new_entries(root)[1])
             make_folder(memory, new=True)
             _LOCKS[memory.resolve()] = lock_folder(memory)
-            lead_to(root, memory)
+            link_run_dir(root, memory)
             (root / "memory").symlink_to(memory)
             run.note_pid(SUPERVISOR.name, os.getpid())
         except BaseException:

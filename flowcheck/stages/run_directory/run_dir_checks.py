@@ -20,7 +20,7 @@ that captures for it."""
 CONFIGS = ("config.json", "previous/config.json", ".previous.tmp/config.json")
 """Places of a chain's settings: of the last run, of the run before, and after a start that was
 killed."""
-ALWAYS = {"source", "optimizer", "ring"}
+SETTINGS_OF_EVERY_RELEASE = {"source", "optimizer", "ring"}
 """Keys that the resolved settings have in every release."""
 
 
@@ -64,7 +64,7 @@ def _is_config(path: Path) -> bool:
         found = msgspec.json.decode(path.read_bytes())
     except (OSError, *DECODE_ERRORS):
         return False
-    return isinstance(found, dict) and found.keys() >= ALWAYS
+    return isinstance(found, dict) and found.keys() >= SETTINGS_OF_EVERY_RELEASE
 
 
 def _is_there(path: Path) -> bool:

@@ -13,11 +13,11 @@ from pathlib import Path
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.privileges import NO_SUCH_USER
 
-NAME = "flowcheck"
+SYSTEM_USER = "flowcheck"
 """Name of the system user that scripts/node/install-node creates."""
 ROOT = "root"
 KEY = "services.user"
-NUMBERS = range(61000, 61184)
+FREE_USER_NUMBERS = range(61000, 61184)
 """User numbers for a chain if there is no system user. They are below systemd's dynamic users
 (61184 to 65519), and above all numbers that systemd and the distributions assign (up to 60000, and
 60001 to 60705; systemd.io/UIDS-GIDS)."""
@@ -55,15 +55,15 @@ def account(stated: str | None) -> Account:
     if stated is not None:
         return _named(stated)
     with suppress(ConfigError):
-        return _named(NAME)
-    return _of_number(next(_free(), NUMBERS[0]), NAME)
+        return _named(SYSTEM_USER)
+    return _of_number(next(_free(), FREE_USER_NUMBERS[0]), SYSTEM_USER)
 
 
 def account_of(user: int) -> Account:
     """The account of a user number, such as a file's owner."""
     with suppress(KeyError):
         return _named(pwd.getpwuid(user).pw_name)
-    return _of_number(user, NAME)
+    return _of_number(user, SYSTEM_USER)
 
 
 def _named(stated: str) -> Account:
@@ -91,7 +91,7 @@ def _of_number(user: int, name: str) -> Account:
 def _cache(user: int) -> Path:
     """The home of an account that does not own a home. torch and its compilers store files
     there."""
-    return CACHE / f"{NAME}-{user}"
+    return CACHE / f"{SYSTEM_USER}-{user}"
 
 
 def _owns(folder: Path, user: int) -> bool:
@@ -101,7 +101,9 @@ def _owns(folder: Path, user: int) -> bool:
 
 
 def _free() -> Iterator[int]:
-    return (number for number in NUMBERS if not any(_there(ask, number) for ask in _ASKED))
+    return (
+        number for number in FREE_USER_NUMBERS if not any(_there(ask, number) for ask in _ASKED)
+    )
 
 
 _ASKED: tuple[Callable[[int], object], ...] = (pwd.getpwuid, grp.getgrgid)

@@ -77,7 +77,7 @@ class CrossRingReassembly:
         """
         if len(extractors) < 2:
             return
-        if not any(map(orphan_packet_exchange.staged_unnumbered, extractors)):
+        if not any(map(orphan_packet_exchange.has_unnumbered_staged, extractors)):
             return
         where = _where(extractors)
         staged: dict[FlowKey, set[tuple[int, int, int, bool]]] = defaultdict(set)

@@ -39,7 +39,7 @@ def staging_overrun(extractors: Sequence[Extractor]) -> Finding | None:
     return STAGING_OVERRUN(packets=dropped, bytes=size) if dropped else None
 
 
-def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
+def stalled_extractors(extractors: Sequence[Extractor]) -> list[Extractor]:
     """Those whose source waits until staging has room again."""
     return [extractor for extractor in extractors if extractor.stalled]
 
@@ -49,7 +49,9 @@ def staged_message_count(extractors: Sequence[Extractor]) -> int:
     return sum(int(x.staging.handle.header.records_in_use) for x in extractors)
 
 
-def completed(extractors: Sequence[Extractor], only: Sequence[set[int]] | None = None) -> int:
+def completed_messages(
+    extractors: Sequence[Extractor], only: Sequence[set[int]] | None = None
+) -> int:
     """Whole messages staged so far. only: [ring] indices of the flows that count; None: all, those
     of messages that were let go since, too."""
     if only is None:

@@ -89,7 +89,7 @@ class CheckpointHelper:
     def _answer(self) -> bytes:
         patience = ProgressTimeout(self.process.pid, still_s=STILL_LIMIT_S, limit_s=float("inf"))
         while not select.select([self._channel], [], [], LOOK_S)[0]:
-            if patience.over():
+            if patience.is_over():
                 raise HelperGone
         return self._lines.readline()
 

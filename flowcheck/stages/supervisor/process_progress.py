@@ -40,7 +40,7 @@ class ProgressTimeout:
         self._end_s, self._moved_s, self._looked_s = now + limit_s, now, now
         self._done = process_work(pid)
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the wait is over. Cheap enough for each turn of a loop: it looks every LOOK_S."""
         now = time.monotonic()
         if now - self._looked_s < LOOK_S:

@@ -46,7 +46,7 @@ error."""
 HELLO_LIMIT_S = 1800.0
 """Seconds. Longest start of a stage that moves all the time. A choice: longer waits for one that
 moves in circles, shorter fails for a large replica on a slow machine."""
-REST_MAX_S = 60.0
+RESTART_WAIT_MAX_S = 60.0
 """Seconds. Longest wait before an optional stage is started again; one that lived longer begins at
 once. A choice: longer leaves a mended fault unnoticed, shorter costs starts in vain."""
 
@@ -164,7 +164,7 @@ class StageProcess:
 
     def check_start(self, run: RunDir) -> None:
         """Raises StateError where it runs and does not come up in time."""
-        if self.is_up or self.patience is None or not self.patience.over():
+        if self.is_up or self.patience is None or not self.patience.is_over():
             return
         waited_s = round(time.monotonic() - self.started_s)
         named = {"stage": self.stage, "seconds": waited_s, "log": self.last_log_line(run)}
@@ -207,8 +207,8 @@ class StageProcess:
                 self.rests_until_s = 0.0
                 self.spawn(run)
             return None
-        self.deaths = 1 if now - self.started_s > REST_MAX_S else self.deaths + 1
-        rest_s = 0.0 if self.deaths == 1 else min(REST_MAX_S, 2.0 ** (self.deaths - 1))
+        self.deaths = 1 if now - self.started_s > RESTART_WAIT_MAX_S else self.deaths + 1
+        rest_s = 0.0 if self.deaths == 1 else min(RESTART_WAIT_MAX_S, 2.0 ** (self.deaths - 1))
         self.rests_until_s = now + rest_s
         named = {"stage": self.stage, "ended": _ended(code), "log": self.last_log_line(run)}
         if not rest_s:

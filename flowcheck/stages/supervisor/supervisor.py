@@ -24,7 +24,7 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.run_directory.bounded_log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_names
-from flowcheck.stages.supervisor.chain_tally import ChainProgress
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.stage_process import StageProcess, all_up
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -173,7 +173,7 @@ class Supervisor:
         elif isinstance(message, Fault):
             self.fault = message
         sources = [source for source, _ in self.config.rings]
-        self.progress.hear(message, ending=self._ending, sources=sources)
+        self.progress.count_message(message, ending=self._ending, sources=sources)
 
     def _greet(self, hello: Hello) -> None:
         if hello.layout_version != lib.FC_LAYOUT_VERSION:

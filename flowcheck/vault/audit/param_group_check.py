@@ -30,10 +30,10 @@ IMPLEMENTATION_KEYS = frozenset(("params", "foreach", "fused", "capturable", "di
 """Keys of a group that choose the code of a step, not its arithmetic, and the parameter list."""
 KEYS_OF_NEWER_TORCH = frozenset(("maximize", "decoupled_weight_decay"))
 """Keys that later versions of torch added to its classes. A file of an older torch has none."""
-DECIMAL = 1e-12
+SETTING_TOLERANCE = 1e-12
 """Largest relative difference of equal settings. 0.1 * 3 in a script differs from 0.3 in a job file
 by the last bit, 1.2e-16. A choice: numbers that people write differ by more."""
-SINGLE = 2**-23
+TENSOR_SETTING_TOLERANCE = 2**-23
 """Largest relative difference of equal settings where one is kept as a tensor: the spacing of
 float32."""
 
@@ -161,7 +161,11 @@ def same_setting(one: Any, other: Any) -> bool:
     or kept."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same_setting, one, other))
-    near = SINGLE if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor) else DECIMAL
+    near = (
+        TENSOR_SETTING_TOLERANCE
+        if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor)
+        else SETTING_TOLERANCE
+    )
     one, other = plain_setting(one), plain_setting(other)
     if isinstance(one, int | float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=near)

@@ -46,10 +46,10 @@ from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import optimizer_of_scheduler
 
-COUNT = "last_epoch"
+STEP_COUNT_KEY = "last_epoch"
 """Key of a scheduler's state with the number of its steps (torch/optim/lr_scheduler.py,
 LRScheduler.state_dict)."""
-OWN_FUNCTIONS = "lr_lambdas"
+LR_FUNCTIONS_KEY = "lr_lambdas"
 """Key of LambdaLR's state with its functions: None for a function, the attributes of an object."""
 
 
@@ -74,7 +74,7 @@ NO_DIFFERENCES = SettingDifferences()
 def setting_name(differing: Finding) -> str:
     """The setting's name in a report: `group 0: lr`, `schedule: gamma` or `parameter groups`."""
     told = differing.arguments
-    if differing.of(GROUP_COUNT):
+    if differing.is_any_of(GROUP_COUNT):
         return "parameter groups"
     where = f"group {told['group']}" if "group" in told else told["schedule"]
     return f"{where}: {told['setting']}"
@@ -119,7 +119,7 @@ def _times(template: CheckpointTemplate, config: OptimizerConfig) -> list[int]:
     schedules count them. Without a schedule a script may set the rate before the step or after
     it."""
     events = scheduler_events(config, template.step, template.skipped)
-    told = {int(own[COUNT]) * config.schedule_every for own in template.schedulers}
+    told = {int(own[STEP_COUNT_KEY]) * config.schedule_every for own in template.schedulers}
     if told and all(0 <= at <= events for at in told):
         return sorted(told)
     return [events] if told else sorted({max(events - 1, 0), events})
@@ -209,13 +209,13 @@ def _add_schedules(
                 # else it changes nothing yet
                 notes.append(SCHEDULE_NOT_STATED([k for k in own if not k.startswith("_")]))
             continue
-        wanted, found = events // config.schedule_every, int(own[COUNT])
+        wanted, found = events // config.schedule_every, int(own[STEP_COUNT_KEY])
         if found == wanted - 1:
-            notes.append(SCHEDULE_BEFORE_STEP(schedule=name, setting=COUNT, file=found))
+            notes.append(SCHEDULE_BEFORE_STEP(schedule=name, setting=STEP_COUNT_KEY, file=found))
         elif found != wanted:
             count = SCHEDULE_COUNT(
                 schedule=name,
-                setting=COUNT,
+                setting=STEP_COUNT_KEY,
                 file=found,
                 step=template.step,
                 stated=wanted,
@@ -228,7 +228,7 @@ def _add_schedules(
 def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings for the arguments of a schedule that its state shows and that differ."""
     for key, value in own.items():
-        counts = key in (COUNT, OWN_FUNCTIONS) or key.startswith("_")
+        counts = key in (STEP_COUNT_KEY, LR_FUNCTIONS_KEY) or key.startswith("_")
         if key in mine and not counts and not same_setting(value, mine[key]):
             file, stated = repr(plain_setting(value)), repr(plain_setting(mine[key]))
             yield SCHEDULE_SETTING(schedule=name, setting=key, file=file, stated=stated)

@@ -16,7 +16,7 @@ import torch
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import checkpoint_options as options
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.checkpoint_save import numbers_of

@@ -1,4 +1,5 @@
-"""Writes a step in any format, its manifest last, and finds and reads checkpoints of any format."""
+"""Writes a step in any format, its manifest last, also as [persist] names it; finds and reads
+checkpoints of any format."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
-from flowcheck.atomic_write import sync
-from flowcheck.config import OptimizerConfig
+from flowcheck.atomic_write import fsync_path
+from flowcheck.config import OptimizerConfig, PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
-from flowcheck.findings.catalog.checkpoint_options import FORMAT_WROTE_NO_FILE
+from flowcheck.findings.catalog.checkpoint_options import FORMAT_CANNOT_HOLD, FORMAT_WROTE_NO_FILE
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -35,7 +38,7 @@ from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_paths import refuse_special_file, single_name
+from flowcheck.untrusted_paths import checked_file_name, refuse_special_file
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.format_registry import (
@@ -164,7 +167,7 @@ def _write_files(
 def _finish_folder(folder: Path, manifest: Manifest) -> None:
     write_manifest(folder / MANIFEST, manifest)
     for below in folder.rglob("*/"):  # files are on disk already, their names are not
-        sync(below)
+        fsync_path(below)
 
 
 def read(path: Path, form: str | None = None) -> Any:
@@ -183,7 +186,7 @@ def read(path: Path, form: str | None = None) -> Any:
             raise StateError(NOT_AS_WRITTEN(checkpoint=path, fault=faults[0].finding))
         if path.is_dir() and not chosen.folder and len(manifest.files) == 1:  # see `save`
             (name,) = manifest.files
-            place = path / single_name(name, str(path))
+            place = path / checked_file_name(name, str(path))
     with structure_errors_as_state_errors(str(path)):
         return chosen.read(place)
 
@@ -237,3 +240,31 @@ def newest_output(path: Path) -> Path:
             raise StateError(gone)
         return newest or path
     return path
+
+
+def check_save_format(config: PersistConfig) -> None:
+    """Raises ConfigError for an unknown format or option."""
+    format_named(config.format, "persist.format")
+    _options(config.format_options)
+
+
+def write_step(
+    step: TrainerState, layout: Layout, folder: Path, form: str, options: dict[str, Any]
+) -> None:
+    """Writes a step into an empty folder, each file synced, manifest.json last.
+
+    Raises StateError if the format cannot hold the step, OSError if there is no room.
+    """
+    chosen = _options(options)
+    try:
+        save(contents_for(step, layout, form, chosen), folder, form, chosen)
+    except ConfigError as error:  # of a step, not of the settings
+        raise StateError(FORMAT_CANNOT_HOLD(format=form, error=error)) from error
+
+
+def _options(stated: dict[str, Any]) -> FormatOptions:
+    try:
+        return msgspec.convert(stated, FormatOptions, dec_hook=lambda kind, value: kind(value))
+    except msgspec.ValidationError as error:
+        text = ERROR_TEXT(kind="options", text=str(error))
+        raise ConfigError("persist.format_options", stated, text) from error

@@ -21,16 +21,16 @@ import torch
 
 from flowcheck.errors import StateError, naming_file
 from flowcheck.findings.catalog.dcp_checkpoints import WRITER_IS_A_RANK
-from flowcheck.findings.catalog.resume_gaps import STATES_TO_COME
+from flowcheck.findings.catalog.restored_state import STATES_TO_COME
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, tree_of
 from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA, read_tree
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (
-    by_address,
     labelled_tensors,
+    labels_by_address,
     with_own_storage,
 )
 from flowcheck.vault.checkpoint_formats.torch_save_archive import (
@@ -110,7 +110,7 @@ def write(
     whole, missing = _complete(parts)
     tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
     held = dict(labelled_tensors(tree))
-    at = by_address(held)
+    at = labels_by_address(held)
     rest = dict(held)
 
     def done(name: str, pieces: list[FilePiece]) -> None:

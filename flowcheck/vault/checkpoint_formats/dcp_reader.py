@@ -22,7 +22,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog import dcp_checkpoints as findings
 from flowcheck.findings.catalog.unreadable_checkpoints import CANNOT_BE_READ
 from flowcheck.findings.finding import Finding
-from flowcheck.untrusted_paths import refuse_special_file, single_name
+from flowcheck.untrusted_paths import checked_file_name, refuse_special_file
 from flowcheck.vault.safe_torch_load import (
     refuse_expanded,
     safe_torch_load_bytes,
@@ -291,7 +291,7 @@ def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | Non
         transforms = str(info.transform_descriptors)
         raise StateError(findings.TRANSFORMED(folder=folder, key=key, transforms=transforms))
     name, first, size_bytes = info.relative_path, info.offset, info.length
-    single_name(name, f"{folder}: {key}")
+    checked_file_name(name, f"{folder}: {key}")
     if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
         raise StateError(findings.INVALID_PLACE(folder=folder, key=key, file=name))
     return SavedItem(folder / name, name, first, size_bytes)

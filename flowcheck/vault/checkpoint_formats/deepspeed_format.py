@@ -31,7 +31,7 @@ from flowcheck.findings.catalog.checkpoint_options import ZERO_STAGE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import PRIVATE_FOLDER_MODE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.untrusted_paths import single_name
+from flowcheck.untrusted_paths import checked_file_name
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
     refuse_several_optimizers,
@@ -93,7 +93,7 @@ def _place(folder: Path) -> Path:
     except (OSError, UnicodeDecodeError) as error:
         no_tag = findings.NO_TAG(folder=folder, file=MODEL_STATES, latest=LATEST)
         raise StateError(no_tag) from error
-    return folder / single_name(tag, str(folder / LATEST))
+    return folder / checked_file_name(tag, str(folder / LATEST))
 
 
 def _loaded(path: Path) -> dict[str, Any]:

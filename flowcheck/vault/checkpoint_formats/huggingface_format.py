@@ -19,15 +19,15 @@ import torch
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import checkpoint_options
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
-from flowcheck.findings.catalog.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
-    FOR_TORCH,
+    PYTORCH_METADATA,
     read_tensors,
     write_tensors,
 )
-from flowcheck.untrusted_paths import single_name
+from flowcheck.untrusted_paths import checked_file_name
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
@@ -38,7 +38,7 @@ ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 """Suffixes of files with weights, or a trainer's state, of another step; they are not copied."""
-PASSED_MAX_BYTES = 256 << 20
+COPIED_FILE_BYTES_MAX = 256 << 20
 """Most bytes of a copied file, which is read into memory. A choice: a vocabulary may be large."""
 STATE = "trainer_state.json"
 """File of transformers' Trainer with its step; it stands beside optimizer.pt and scheduler.pt."""
@@ -55,7 +55,7 @@ def write(
     tensors = _in_its_words(parts.untied)
     shards = list(_shards(tensors, options.shard_bytes))
     names = [ONE] if len(shards) == 1 else [_shard(n, len(shards)) for n in range(len(shards))]
-    told = {**FOR_TORCH, "step": str(parts.trainer_state.step)}
+    told = {**PYTORCH_METADATA, "step": str(parts.trainer_state.step)}
     for name, shard in zip(names, shards, strict=True):
         write_tensors(folder / name, shard, sums, part="model/", metadata=told)
     if len(shards) > 1:
@@ -137,8 +137,10 @@ def _passed(like: Path) -> Iterator[Path]:
         if not file.is_file() or of_weights or known:
             continue
         size_bytes = file.stat().st_size
-        if size_bytes > PASSED_MAX_BYTES:
-            right = checkpoint_options.LIKE_FILE_TOO_LARGE(bytes=size_bytes, limit=PASSED_MAX_BYTES)
+        if size_bytes > COPIED_FILE_BYTES_MAX:
+            right = checkpoint_options.LIKE_FILE_TOO_LARGE(
+                bytes=size_bytes, limit=COPIED_FILE_BYTES_MAX
+            )
             raise ConfigError("--like", str(file), right)
         yield file
 
@@ -156,7 +158,7 @@ def _files(folder: Path) -> list[str]:
                 raise StateError(invalid) from error
             if not files:
                 raise StateError(unreadable.INDEX_LISTS_NOTHING(folder / index))
-            return [single_name(name, str(folder / index)) for name in files]
+            return [checked_file_name(name, str(folder / index)) for name in files]
         if (folder / one).is_file():
             return [one]
     if found := sorted(file.name for file in folder.glob("*.safetensors")):

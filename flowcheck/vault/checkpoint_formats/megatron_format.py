@@ -25,7 +25,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import megatron_checkpoints as findings
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.untrusted_paths import refuse_special_file

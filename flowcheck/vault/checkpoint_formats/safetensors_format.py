@@ -9,12 +9,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.catalog.restored_state import PARAMETERS_ALONE
 from flowcheck.findings.catalog.unreadable_checkpoints import INCOMPLETE_SAFETENSORS
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
-    FOR_TORCH,
+    PYTORCH_METADATA,
     read_tensors,
     write_tensors,
 )
@@ -32,7 +32,7 @@ def write(
     """Writes the file; see `CheckpointFormat.write`. A tied weight is in it once, under its first
     name. The file's metadata have the "step", and as "older" the tensors from another step, {name:
     step} in JSON."""
-    told = {**FOR_TORCH, "step": str(parts.trainer_state.step)}
+    told = {**PYTORCH_METADATA, "step": str(parts.trainer_state.step)}
     if parts.older:  # whoever has this file alone is told as well
         told["older"] = json.dumps(parts.older)
     write_tensors(path, parts.untied, sums, part="model/", metadata=told)

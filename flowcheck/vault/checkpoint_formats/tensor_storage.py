@@ -39,7 +39,7 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
     return torch.as_strided(own, tensor.shape, tensor.stride())
 
 
-def raw_of(tensor: torch.Tensor) -> memoryview:
+def tensor_memory(tensor: torch.Tensor) -> memoryview:
     """The bytes of a dense tensor in the order of memory, as a view."""
     flat = torch.as_strided(tensor.detach(), (tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
@@ -50,9 +50,9 @@ def address_of(raw: memoryview) -> tuple[int, int]:
     return int(np.frombuffer(raw, np.uint8).ctypes.data), raw.nbytes
 
 
-def by_address(tensors: Mapping[str, torch.Tensor]) -> dict[tuple[int, int], str]:
+def labels_by_address(tensors: Mapping[str, torch.Tensor]) -> dict[tuple[int, int], str]:
     """{`address_of` a tensor: its label}, for tensors that have bytes."""
-    return {address_of(raw_of(t)): label for label, t in tensors.items() if t.numel()}
+    return {address_of(tensor_memory(t)): label for label, t in tensors.items() if t.numel()}
 
 
 def labelled_tensors(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.file_read_ahead import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES, Crc
-from flowcheck.vault.checkpoint_formats.tensor_storage import address_of, raw_of
+from flowcheck.vault.checkpoint_formats.tensor_storage import address_of, tensor_memory
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
 DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
@@ -238,7 +238,7 @@ class TensorArchive:
     def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
         """Writes the archive of a tensor of the same kind."""
         recorder.write(self.before)
-        recorder.write(raw_of(tensor))
+        recorder.write(tensor_memory(tensor))
         data = recorder.pieces[-1]
         if data.nbytes < LARGE_BYTES:
             recorder.write(self.summed(Crc(crc_of(data))))
@@ -277,7 +277,9 @@ class TensorArchives:
 def archive_of(tensor: torch.Tensor) -> TensorArchive | None:
     """The archive of a tensor without its bytes; None for a tensor without bytes or an archive of
     an unknown form."""
-    recorder = PieceRecorder({address_of(raw_of(tensor)): "own"} if tensor.numel() else {}, set())
+    recorder = PieceRecorder(
+        {address_of(tensor_memory(tensor)): "own"} if tensor.numel() else {}, set()
+    )
     with crc_disabled() as bare:
         torch.save(tensor, recorder)  # type: ignore[arg-type]
     pieces = recorder.pieces

@@ -14,8 +14,8 @@ from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWri
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, tree_of
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (
-    by_address,
     labelled_tensors,
+    labels_by_address,
     with_own_storage,
 )
 from flowcheck.vault.checkpoint_formats.torch_save_archive import PieceRecorder, record_torch_save
@@ -48,7 +48,7 @@ def write_tree(
     the file's name in the manifest. part: prefix of each tensor's label there. pickling: torch's
     pickle_module."""
     held = {part + label: tensor for label, tensor in labelled_tensors(tree)}
-    at = by_address(held)
+    at = labels_by_address(held)
 
     def save() -> PieceRecorder:
         recorder = PieceRecorder(at, set())

@@ -28,13 +28,13 @@ from flowcheck.findings.finding import Finding, entries
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,
     digest_in_name,
     step_in_name,
     step_number,
 )
+from flowcheck.untrusted_text import printable
 from flowcheck.vault.http_support.http_ranges import content_range
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.http_support.tls_context import client_tls_context
@@ -47,7 +47,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
 )
 from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small
 from flowcheck.vault.persist.storage_target import open_file_system
-from flowcheck.vault.persist.store_errors import refusal_of
+from flowcheck.vault.persist.store_errors import store_error_finding
 
 WRITING_S = 600.0
 """Most seconds that a server may take to write a step from memory to files. A choice: longer delays
@@ -174,7 +174,7 @@ class HttpSource:
             self._refuse(status, body)
             if status == 202:
                 step = step_number(self._told(body, _Writing).step, self.url)
-                Event().wait(wait_s(headers.get("Retry-After", "1")))
+                Event().wait(retry_after_s(headers.get("Retry-After", "1")))
                 continue
             told = self._told(body, _Step)
             files = tuple(ListedFile(one.name, one.bytes, one.sha256) for one in told.files)
@@ -329,7 +329,7 @@ def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -
     return bytes(body) if len(body) <= most_bytes else None
 
 
-def wait_s(stated: str) -> float:
+def retry_after_s(stated: str) -> float:
     """Seconds to wait by a Retry-After header, which states seconds or a date (RFC 9110, 10.2.3).
     At least WAIT_MIN_S, at most WAIT_MAX_S; WAIT_MAX_S also for an unreadable header."""
     try:
@@ -385,7 +385,7 @@ class ObjectStoreSource:
         except FileNotFoundError as error:
             raise StateError(downloads.REMOVED(url=self.url, name=offer.name)) from error
         except Exception as error:
-            raise TransientError(refusal_of(error)) from error
+            raise TransientError(store_error_finding(error)) from error
         if len(data) != size:
             raise TransientError(downloads.SHORT_ANSWER(bytes=len(data), asked=size))
         return data
@@ -401,5 +401,5 @@ class ObjectStoreSource:
         except FlowCheckError:
             raise
         except Exception as error:
-            why = refusal_of(error)
+            why = store_error_finding(error)
             raise StateError(stores.AT_PATH(path=f"{self.url}/{path}", why=why)) from error

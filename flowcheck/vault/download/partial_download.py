@@ -13,14 +13,14 @@ from threading import Lock
 
 import msgspec
 
-from flowcheck.atomic_write import sync, write_atomically
+from flowcheck.atomic_write import fsync_path, write_atomically
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.private_files import open_private_folder
 from flowcheck.untrusted_paths import FETCH_DONE, FETCH_LISTING, checked_checkpoint_name, open_below
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 
-WHAT, DONE = FETCH_LISTING, FETCH_DONE
+LISTING_NOTE, CHUNKS_NOTE = FETCH_LISTING, FETCH_DONE
 NOTES_BYTES_MAX = 64 << 20
 """Most bytes of either note that are read. A line of a few bytes stands for each chunk. A choice
 that bounds memory: lines for terabytes fit."""
@@ -57,7 +57,7 @@ class PartialDownload:
         else:
             for left in folder.iterdir():
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-            write_atomically(folder / WHAT, msgspec.json.encode(what))
+            write_atomically(folder / LISTING_NOTE, msgspec.json.encode(what))
         self.done_bytes = sum(self.size(chunk) for chunk in self._done)
         self._note = self._noting()
 
@@ -110,7 +110,7 @@ class PartialDownload:
         self.done_bytes = sum(self.size(chunk) for chunk in self._done)
         lines = "".join(f"{one} {chunk}\n" for one, chunk in sorted(self._done))
         self._note.close()
-        write_atomically(self.folder / DONE, lines.encode())
+        write_atomically(self.folder / CHUNKS_NOTE, lines.encode())
         self._note = self._noting()
 
     def finish(self, final: Path) -> None:
@@ -119,17 +119,17 @@ class PartialDownload:
             with self._opened(file) as descriptor:
                 os.fsync(descriptor)
         for folder in {(self.folder / file.name).parent for file in self.listing.files}:
-            sync(folder)
+            fsync_path(folder)
         self.folder.rename(final)
         forget_notes(final)
-        sync(final.parent)
+        fsync_path(final.parent)
 
     def close(self) -> None:
         self._note.close()
 
     def _same(self, what: _ChunkedListing) -> bool:
         try:
-            return msgspec.json.decode(self._kept(WHAT), type=_ChunkedListing) == what
+            return msgspec.json.decode(self._kept(LISTING_NOTE), type=_ChunkedListing) == what
         except (OSError, StateError, *DECODE_ERRORS):
             return False
 
@@ -137,7 +137,7 @@ class PartialDownload:
         """The chunks that the note lists, without an incomplete last line and without files that
         are gone."""
         try:
-            lines = self._kept(DONE).decode().split("\n")[:-1]
+            lines = self._kept(CHUNKS_NOTE).decode().split("\n")[:-1]
             pairs = [line.split() for line in lines]
             found = {(int(a), int(b)) for a, b in (p for p in pairs if len(p) == 2)}
         except (OSError, StateError, ValueError):  # UnicodeDecodeError is one
@@ -157,7 +157,7 @@ class PartialDownload:
 
     def _noting(self) -> FileIO:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        return FileIO(open_below(self._held, DONE, flags), "ab")
+        return FileIO(open_below(self._held, CHUNKS_NOTE, flags), "ab")
 
     @contextmanager
     def _opened(self, file: ListedFile) -> Iterator[int]:
@@ -171,11 +171,11 @@ class PartialDownload:
 
 def forget_notes(final: Path) -> None:
     """Deletes the notes in a complete checkpoint; a killed process may have left them there."""
-    noted = [final / name for name in (DONE, WHAT) if (final / name).exists()]
+    noted = [final / name for name in (CHUNKS_NOTE, LISTING_NOTE) if (final / name).exists()]
     for path in noted:
         path.unlink()
     if noted:
-        sync(final)
+        fsync_path(final)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ without a reason."""
 REFUSED_AT_ONCE = 16
 """Clients that are sent status 503 over TLS at a time, since a handshake takes a while; further
 ones are cut off. A choice that bounds threads."""
-FULL = (
+SERVER_FULL_RESPONSE = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
@@ -133,7 +133,7 @@ class BoundedHttpServer(ThreadingHTTPServer):
 def _tell_full(request: Any) -> None:
     request.settimeout(REFUSE_S)
     with suppress(OSError):  # it is gone
-        request.sendall(FULL)
+        request.sendall(SERVER_FULL_RESPONSE)
 
 
 def owner_of_peer(peer: Address, own: Address) -> int | None:

@@ -17,7 +17,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     manifest_text,
 )
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_paths import refuse_unlike_files, step_number
+from flowcheck.untrusted_paths import refuse_conflicting_names, step_number
 
 FILES_MAX = 65_536
 """Most files of one checkpoint: twice as many as the ranks of the largest jobs have shards. A
@@ -88,7 +88,7 @@ def checked_listing(
     if len(files) > FILES_MAX:
         many = findings.TOO_MANY_FILES(where=where, files=len(files), limit=FILES_MAX)
         raise StateError(many)
-    refuse_unlike_files((file.name for file in files), where)
+    refuse_conflicting_names((file.name for file in files), where)
     for file in files:
         if not 0 <= file.size_bytes <= BYTES_MAX or not _SUM.fullmatch(file.sha256):
             told = {"bytes": file.size_bytes, "sha256": f"{file.sha256!r:.80}"}
@@ -103,7 +103,7 @@ def checked_listing(
 def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> CheckpointListing:
     found = [ListedFile(name, one.bytes, one.sha256) for name, one in sorted(told.files.items())]
     old = () if found or folder is None else sorted(told.sha256.items())
-    refuse_unlike_files((name for name, _ in old), where)
+    refuse_conflicting_names((name for name, _ in old), where)
     for name, sha256 in old:
         assert folder is not None
         path = folder / name

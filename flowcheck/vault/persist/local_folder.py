@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from flowcheck.atomic_write import atomic_path_per_process, sync, write_atomically
+from flowcheck.atomic_write import atomic_path_per_process, fsync_path, write_atomically
 from flowcheck.errors import StateError, naming_file
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.private_files import make_folder
@@ -50,7 +50,7 @@ class LocalFolder:
     def send(self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
         final = self.root / name
         if final.exists():
-            pace.skipped(listing.size_bytes)
+            pace.note_skipped(listing.size_bytes)
             return
         with naming_file(final):
             make_folder(self.root)
@@ -82,9 +82,9 @@ class LocalFolder:
             except OSError:  # NFS locks no folder
                 pass
             (place / MANIFEST).unlink(missing_ok=True)
-            sync(place)
+            fsync_path(place)
             shutil.rmtree(place)
-            sync(self.root)
+            fsync_path(self.root)
         finally:
             os.close(held)
         return True
@@ -95,7 +95,7 @@ def _copy(source: Path, to: Path, pace: TransferPace) -> None:
         while data := reader.read(COPY_BYTES):
             pace.wait_to_send(len(data))
             writer.write(data)
-            pace.moved(len(data))
+            pace.note_moved(len(data))
         writer.flush()
         os.fsync(writer.fileno())
-    sync(to.parent)
+    fsync_path(to.parent)

@@ -16,7 +16,7 @@ from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MANIFEST_MAX_B
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
-from flowcheck.vault.persist.store_errors import refusal_of
+from flowcheck.vault.persist.store_errors import store_error_finding
 from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
 
 BLOCK_BYTES = 16 << 20
@@ -60,7 +60,7 @@ class ObjectStore:
             path = f"{name}/{file.name}"
             with self._telling(path):
                 if self._there(path, file, journal.sent(file)):
-                    pace.skipped(file.size_bytes)
+                    pace.note_skipped(file.size_bytes)
                 else:
                     journal.note(file, self._send(folder / file.name, path, file, journal, pace))
 
@@ -86,7 +86,7 @@ class ObjectStore:
         journal = self._journal_of(name)
         for file, upload in journal.uploads.items():  # parts cost money, and nobody sees them
             with self._telling(f"{name}/{file}"):
-                s3_multipart.give_up(self._fs, f"{self._base}/{name}/{file}", upload)
+                s3_multipart.abort_upload(self._fs, f"{self._base}/{name}/{file}", upload)
         journal.remove()
         return True
 
@@ -113,7 +113,7 @@ class ObjectStore:
     ) -> SentFile:
         where = f"{self._base}/{path}"
         if self._parts and file.size_bytes > s3_multipart.PART_BYTES:
-            wanted = s3_multipart.send(self._fs, where, source, file, journal, pace)
+            wanted = s3_multipart.upload_in_parts(self._fs, where, source, file, journal, pace)
         else:
             wanted = self._stream(where, source, pace)
         info = self._info(path)
@@ -130,7 +130,7 @@ class ObjectStore:
             data = source.read_bytes()
             pace.wait_to_send(len(data))
             self._fs.pipe_file(where, data)
-            pace.moved(len(data))
+            pace.note_moved(len(data))
             return hashlib.md5(data, usedforsecurity=False).hexdigest()
         with source.open("rb") as reader:
             writer = self._fs.open(where, "wb", block_size=BLOCK_BYTES)
@@ -139,7 +139,7 @@ class ObjectStore:
                     pace.wait_to_send(len(data))
                     md5.update(data)
                     writer.write(data)
-                    pace.moved(len(data))
+                    pace.note_moved(len(data))
             except BaseException:
                 _discard(writer)
                 raise
@@ -163,7 +163,7 @@ class ObjectStore:
         except FlowCheckError:
             raise
         except Exception as error:
-            why = refusal_of(error)
+            why = store_error_finding(error)
             raise StateError(stores.AT_PATH(path=f"{self.url}/{path}", why=why)) from error
 
 

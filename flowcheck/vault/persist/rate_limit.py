@@ -46,14 +46,14 @@ class TransferPace:
             if self._stop.wait(min(left_s, 1.0)):
                 raise Stopped
 
-    def moved(self, count: int) -> None:
+    def note_moved(self, count: int) -> None:
         """Notes that `count` bytes were transferred."""
         with self._lock:
             self.moved_bytes += count
             self.moved_s = time.monotonic()
         self.on_moved(count)
 
-    def skipped(self, count: int) -> None:
+    def note_skipped(self, count: int) -> None:
         """Notes that `count` bytes are at the target already."""
         with self._lock:
             self.skipped_bytes += count

@@ -30,7 +30,7 @@ AT_ONCE = 4
 """Parts sent at a time. A choice: more uses more connections and memory (PART_BYTES each)."""
 
 
-def send(
+def upload_in_parts(
     fs: Any, where: str, source: Path, file: ListedFile, journal: UploadJournal, pace: TransferPace
 ) -> str:
     """Uploads `source` to `where`, a bucket/key. Returns the ETag that the object has if the
@@ -53,7 +53,7 @@ def send(
     return f"{hashlib.md5(whole, usedforsecurity=False).hexdigest()}-{len(md5s)}"
 
 
-def give_up(fs: Any, where: str, upload: Upload) -> None:
+def abort_upload(fs: Any, where: str, upload: Upload) -> None:
     """Deletes the parts of an unfinished upload."""
     bucket, key, _ = fs.split_path(where)
     with suppress(FileNotFoundError):  # ended or given up before
@@ -77,13 +77,13 @@ def _send_parts(
         md5 = hashlib.md5(data, usedforsecurity=False)
         if there.get(number) in (md5.hexdigest(), upload.tags.get(number, "")):
             upload.tags[number] = there[number]
-            pace.skipped(size)
+            pace.note_skipped(size)
             return md5.digest()
         pace.wait_to_send(size)
         own = {"PartNumber": number, "UploadId": upload.id, "Body": data}
         tag = fs.call_s3("upload_part", **place, **own)["ETag"].strip('"')
         journal.note_part(upload, number, tag)
-        pace.moved(size)
+        pace.note_moved(size)
         return md5.digest()
 
     descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)

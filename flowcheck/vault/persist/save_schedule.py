@@ -36,7 +36,9 @@ class SaveSchedule:
         return newest if minutes is not None and since_s >= minutes * 60 else None
 
 
-def expired(steps: Sequence[int], keep_last: int, keep_every: int | None) -> list[int]:
+def deletable_checkpoints(
+    steps: Sequence[int], keep_last: int, keep_every: int | None
+) -> list[int]:
     """Indices of the checkpoints that may be deleted. steps: the checkpoints' steps, in the order
     they were saved.
 

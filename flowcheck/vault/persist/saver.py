@@ -37,7 +37,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
 )
 from flowcheck.vault.persist.local_folder import LEFTOVERS, LocalFolder
 from flowcheck.vault.persist.rate_limit import TransferPace
-from flowcheck.vault.persist.save_schedule import expired
+from flowcheck.vault.persist.save_schedule import deletable_checkpoints
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
 
@@ -133,7 +133,7 @@ class Saver:
                     self.pace.heartbeat()
                     self.on_phase("verifying", held.step, 0)
                     found = verify_checkpoint(folder)
-                self.pace.moved(found.size_bytes)
+                self.pace.note_moved(found.size_bytes)
         return self._finish(ledger, name, found)
 
     def _stage(self, ledger: Ledger, step: Step) -> str:
@@ -186,7 +186,7 @@ class Saver:
         self._place.write(LATEST, f"{entry.name}\n".encode())
         own = ledger.of(self._source.name)
         steps = [one.step for one in own]
-        gone = expired(steps, self._config.keep_last, self._config.keep_every)
+        gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
         names = tuple(own[index].name for index in gone)
         ledger = self._noted(ledger.without_writing(entry.name).with_leaving(names))
         return self._remove_leaving(ledger) if names else ledger

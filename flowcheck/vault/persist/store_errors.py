@@ -41,16 +41,22 @@ DENIED_CODES = {
 }
 """Codes for denied access: first S3's (API reference, error responses), then Azure's (Blob service
 error codes)."""
-AWAY_CODES = {"RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationTimedOut", "ServerBusy"}
+UNREACHABLE_CODES = {
+    "RequestTimeout",
+    "ServiceUnavailable",
+    "SlowDown",
+    "OperationTimedOut",
+    "ServerBusy",
+}
 DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-AWAY_STATUS = {
+UNREACHABLE_STATUS = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.BAD_GATEWAY,
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 }
-AWAY_CLASSES = {
+UNREACHABLE_CLASSES = {
     ("aiohttp", "ClientConnectionError"),
     ("aiohttp", "ClientPayloadError"),
     ("azure", "ServiceRequestError"),
@@ -75,14 +81,14 @@ DENIED_CLASSES = {
 """(package, class) of errors for missing or wrong credentials."""
 
 
-def refusal_of(error: BaseException) -> Finding:
+def store_error_finding(error: BaseException) -> Finding:
     """A finding that says why a store or its library failed, and what to do."""
     told = " ".join(f"{type(error).__name__}: {error}".split())[:TOLD_MOST]
     chain = list(_chain(error))
     codes = {code for one in chain for code in _codes(one)}
     status = {number for one in chain for number in _statuses(one)}
     classes = {found for one in chain for found in _classes(one)}
-    if classes & AWAY_CLASSES:  # before denied: Google's TransportError is a GoogleAuthError
+    if classes & UNREACHABLE_CLASSES:  # before denied: Google's TransportError is a GoogleAuthError
         return stores.NOT_REACHED(told)
     if codes & DENIED_CODES or status & DENIED_STATUS or classes & DENIED_CLASSES:
         return stores.ACCESS_DENIED(told)
@@ -93,7 +99,7 @@ def refusal_of(error: BaseException) -> Finding:
     if isinstance(error, FileNotFoundError) and not codes:
         # GCS has no code: an object that may be missing is asked for where that is no error.
         return stores.NO_BUCKET(told)
-    if codes & AWAY_CODES or status & AWAY_STATUS:
+    if codes & UNREACHABLE_CODES or status & UNREACHABLE_STATUS:
         return stores.NOT_REACHED(told)
     if any(isinstance(one, ConnectionError | TimeoutError) for one in chain):
         return stores.NOT_REACHED(told)

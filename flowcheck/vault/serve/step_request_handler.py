@@ -29,8 +29,8 @@ from flowcheck.findings.catalog import checkpoint_downloads as findings
 from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
-from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
+from flowcheck.untrusted_text import printable
 from flowcheck.vault.http_support.bounded_http_server import is_own_user
 from flowcheck.vault.http_support.http_ranges import (
     Span,
@@ -44,7 +44,7 @@ from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
 
-ALONE = ""
+SINGLE_JOB = ""
 """Stands for the job's name if the server has only one job, whose paths are not below /jobs."""
 NUMBER_MAX = 999
 """Highest job number in a URL. A choice: the ring has readers for 64 jobs
@@ -56,8 +56,8 @@ def job_of(
 ) -> tuple[StepCatalog, list[str]] | Finding | None:
     """The job that a path belongs to: (its steps, the rest of the path). None: the path asks for
     the names of the jobs. A Finding: why the path belongs to no job."""
-    if ALONE in jobs:
-        return jobs[ALONE], words
+    if SINGLE_JOB in jobs:
+        return jobs[SINGLE_JOB], words
     names = list(jobs)
     match words:
         case ["" | "jobs"]:
@@ -80,7 +80,7 @@ gigabyte would take 18 hours."""
 IDLE_S = 5.0
 """Seconds from the end of a request to the end of the next request's head, on one connection. A
 choice: longer lets idle clients hold connections."""
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOST_NAMES = ("127.0.0.1", "localhost", "[::1]")
 """Host names by which programs on this machine reach a server on loopback. Another name may be a
 foreign web site whose name was made to point to this machine (DNS rebinding)."""
 BOUNDARY = "flowcheck-8d1f6c0e2b7a"
@@ -317,9 +317,10 @@ class StepRequestHandler(BaseHTTPRequestHandler):
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header has a name by which programs on this machine reach it (LOCAL)."""
+    """Whether a Host header has a name by which programs on this machine reach it
+    (LOCAL_HOST_NAMES)."""
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return name.lower() in LOCAL
+    return name.lower() in LOCAL_HOST_NAMES
 
 
 def _number(word: str) -> Step | None:

@@ -14,11 +14,11 @@ from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
 from flowcheck.vault.http_support.tls_context import server_tls
 from flowcheck.vault.serve.step_catalog import StepCatalog
-from flowcheck.vault.serve.step_request_handler import ALONE, StepRequestHandler
+from flowcheck.vault.serve.step_request_handler import SINGLE_JOB, StepRequestHandler
 
 TOKEN_BYTES_MIN = 16
 """Fewest bytes of a token: 128 bits if it is random. A shorter token can be guessed."""
-PRESSED_S = 5.0
+OVERLOAD_S = 5.0
 """Seconds after a refused client in which the server closes each connection after its answer, since
 other clients wait for one. A choice: longer costs clients more connections."""
 
@@ -38,12 +38,14 @@ class StepServer(BoundedHttpServer):
         """catalogue: the steps of one job, or {name: steps} of several jobs. say: writes a line to
         the log. Raises ConfigError if the server cannot listen, or if the token or TLS files cannot
         be used."""
-        self.jobs = {ALONE: catalogue} if isinstance(catalogue, StepCatalog) else dict(catalogue)
+        self.jobs = (
+            {SINGLE_JOB: catalogue} if isinstance(catalogue, StepCatalog) else dict(catalogue)
+        )
         self.timeout_s, self.say = config.timeout_s, say
         tls = server_tls(config, "serve", say)
         self.token = read_token(config.token_file) if config.token_file is not None else None
         self.is_loopback = config.host in LOOPBACK
-        self._refused_s = -PRESSED_S
+        self._refused_s = -OVERLOAD_S
         try:
             super().__init__(config.host, config.port, config.connections, StepRequestHandler, tls)
         except OSError as error:
@@ -62,7 +64,7 @@ class StepServer(BoundedHttpServer):
     @property
     def is_overloaded(self) -> bool:
         """Whether clients were refused lately. Connections then end after each answer."""
-        return time.monotonic() - self._refused_s < PRESSED_S
+        return time.monotonic() - self._refused_s < OVERLOAD_S
 
     def refused(self) -> None:
         self._refused_s = time.monotonic()

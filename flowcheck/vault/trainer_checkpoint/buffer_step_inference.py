@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -22,7 +22,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
-CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
+ALWAYS_CHANGING_BUFFERS = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 """Names of buffers that every forward pass in training changes (torch/nn/modules/batchnorm.py,
 _NormBase)."""
 SHOWN = 3
@@ -80,7 +80,7 @@ def judge_buffers(
         elif told:
             same[tuple(sorted({template.step, *told}))].append(name)
         else:
-            changes = plain.rpartition(".")[2] in CHANGING
+            changes = plain.rpartition(".")[2] in ALWAYS_CHANGING_BUFFERS
             (found.stale if changes else found.unknown).append(name)
     found.same = [name for stay in same.values() for name in stay]
     for steps, stay in same.items():

@@ -29,7 +29,7 @@ from flowcheck.vault.trainer_checkpoint.step_counters import (
     children,
     counts_differ,
     find_counters,
-    keeps_nothing,
+    is_stateless,
     step_by_counters,
     step_of,
     untouched_entries,
@@ -161,7 +161,7 @@ def _read(
     skipped = {id(model), *map(id, nodes)}
     find_counters(template, tree, (), skipped)
     silent = template.step < 0 and not (template.counters or template.schedulers)
-    if silent and (step is not None or (optimizer is not None and keeps_nothing(optimizer))):
+    if silent and (step is not None or (optimizer is not None and is_stateless(optimizer))):
         template.step, template.tells_step = step or Step(0), False
     elif template.step < 0:
         template.step = Step(step_by_counters(template, what))

@@ -20,7 +20,7 @@ from flowcheck.replica.optimizer.state_sections import (
     stored_states,
     tensors_of_section,
 )
-from flowcheck.replica.param_layout import FlatParameter, Layout, size_of
+from flowcheck.replica.param_layout import FlatParameter, Layout, dtype_size_bytes
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
@@ -57,7 +57,7 @@ def flat_sections(template: CheckpointTemplate, description: Description) -> dic
     as `flat_state` does."""
     layout = description.layout
     flat = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
-    flat[state_section_names.PARAMETERS] = layout.assembled(
+    flat[state_section_names.PARAMETERS] = layout.concatenated(
         [
             in_memory_order(value, p, layout)
             for value, p in zip(template.parameters, layout.parameters, strict=True)
@@ -164,7 +164,7 @@ def in_memory_order(tensor: torch.Tensor, parameter: FlatParameter, layout: Layo
         raise StateError(findings.OTHER_SHAPE(tensor=parameter.name, **shapes))
     flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
-    if raw.nbytes != parameter.elements * size_of(layout.dtype_of(parameter)):
+    if raw.nbytes != parameter.elements * dtype_size_bytes(layout.dtype_of(parameter)):
         dtypes = {"dtype": str(tensor.dtype), "own_dtype": layout.dtype_of(parameter)}
         raise StateError(findings.OTHER_DTYPE(tensor=parameter.name, **dtypes))
     return raw.view(layout.numpy_dtype)

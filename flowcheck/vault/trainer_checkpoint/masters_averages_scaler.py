@@ -12,7 +12,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
-from flowcheck.findings.catalog.filled_parts import AVERAGES, LOSS_SCALE, MASTERS
+from flowcheck.findings.catalog.restored_state import AVERAGES, LOSS_SCALE, MASTERS
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout

@@ -100,12 +100,12 @@ def step_by_counters(template: CountsSteps, what: str) -> int:
 
 def step_of(optimizer: dict[str, Any] | None) -> int:
     """The number of steps by the optimizer's own counters; -1 if it has no counters."""
-    if optimizer is None or keeps_nothing(optimizer):
+    if optimizer is None or is_stateless(optimizer):
         return -1
     return max(_counts(optimizer), default=-1) if optimizer["state"] else 0
 
 
-def keeps_nothing(optimizer: dict[str, Any]) -> bool:
+def is_stateless(optimizer: dict[str, Any]) -> bool:
     """Whether the optimizer's state is empty, and stays so after steps by the settings of its
     groups."""
     return not optimizer["state"] and all(map(keeps_no_state, optimizer["param_groups"]))

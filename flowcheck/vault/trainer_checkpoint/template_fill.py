@@ -15,8 +15,8 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog import filled_parts as parts
-from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import restored_state as gaps
+from flowcheck.findings.catalog import restored_state as parts
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -165,10 +165,10 @@ def _fill_parameters(
 def write_torch_file(tree: Any, target: OutputTarget) -> None:
     """Writes `tree` with torch.save, atomically. Raises as `new_output` does."""
     with new_output(target) as (place, _), place.open("wb") as file:
-        save_into(tree, file)
+        save_torch_file(tree, file)
 
 
-def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
+def save_torch_file(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
     """Writes `tree` with torch.save. Raises OSError if there is no room."""
     try:
         torch.save(tree, file)  # type: ignore[arg-type]

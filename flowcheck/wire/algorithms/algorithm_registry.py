@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from flowcheck.findings.catalog.nccl_algorithms import (
+from flowcheck.findings.catalog.nccl_transport import (
     COLLNET_NOT_FOLLOWED,
     NVLS_NOT_FOLLOWED,
     PAT_NOT_FOLLOWED,
@@ -47,7 +47,7 @@ def followed_algorithms() -> tuple[AlgorithmSpec, ...]:
     return tuple(spec for spec in ALGORITHMS.values() if spec.followed)
 
 
-def link_owner(receiver: int | None) -> Algorithm:
+def algorithm_of_link(receiver: int | None) -> Algorithm:
     """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`.
 
     The ring's own lead to the next rank, and another algorithm may pass there too; all others are

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowcheck.findings.catalog.nccl_algorithms import TREES_MIRRORED
+from flowcheck.findings.catalog.nccl_transport import TREES_MIRRORED
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import (
     AlgorithmSpec,

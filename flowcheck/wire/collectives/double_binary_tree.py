@@ -74,7 +74,7 @@ class TreeEdge(Shape):
 
 
 @lru_cache(maxsize=256)
-def parents(nodes: int, second: bool) -> Parents:
+def tree_parents(nodes: int, second: bool) -> Parents:
     """The first tree, or the second: its mirror, or of an odd number of nodes the first one shifted
     by a node. Each node that has children in one of them has none in the other, but for roots."""
     first = tuple(_above(node, nodes) for node in range(nodes))
@@ -117,10 +117,10 @@ def tree_direction(edge: TreeEdge, channel: int, own: TreeCommunicator) -> bool 
     nodes, node = own.ranks // own.gpus, writer // own.gpus
     other = (node + 1) % nodes if edge.receiver is None else edge.receiver // own.gpus
     second = is_second(channel, own.found)
-    return down(node, other, parents(nodes, second)) if edge.trees[second] else None
+    return sum_passes_down(node, other, tree_parents(nodes, second)) if edge.trees[second] else None
 
 
-def down(sender: int, receiver: int, tree: Parents) -> bool | None:
+def sum_passes_down(sender: int, receiver: int, tree: Parents) -> bool | None:
     """Whether the sum passes from one to the other; False: partial sums do; None: no link."""
     if tree[receiver] == sender:
         return True

@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from flowcheck.errors import LearnError
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
+from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.finding import Finding
 
 _RING = re.compile(
@@ -57,7 +57,7 @@ class RingOrder(msgspec.Struct, frozen=True, kw_only=True):
         return left[0] + node * gpus if alike and place == ring[left[0]] % gpus else None
 
 
-def other_job_sentence(orders: Sequence[RingOrder], ranks: Sequence[int]) -> Finding | None:
+def other_job_finding(orders: Sequence[RingOrder], ranks: Sequence[int]) -> Finding | None:
     """That no ring of the log has as many ranks as one seen; None: one has, or none was seen.
     ranks: of each communicator."""
     told = sorted({order.ranks or len(order.channels[0]) for order in orders})

@@ -11,14 +11,14 @@ from itertools import chain
 from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.catalog.connections import MIXED
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
-from flowcheck.findings.catalog.sharded_jobs import SHARDED
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,
     NO_WRITES,
     NOT_NCCL,
 )
+from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
@@ -191,12 +191,12 @@ def _read(
     elif job is None:
         maybe, numbered = maybe_zero(numbered)
         why_not = (*why_not, *maybe)
-    if purse.left <= 0 and any(why.of(*NOT_YET) for why in why_not):
+    if purse.left <= 0 and any(why.is_any_of(*NOT_YET) for why in why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
         )
         # What was not read may be there: an unfinished search does not tell that it is not.
-        others_told = (why for why in why_not if not why.of(*NOT_YET))
+        others_told = (why for why in why_not if not why.is_any_of(*NOT_YET))
         broken_off = learning.SEARCH_BROKEN_OFF_AFTER_LOSS if lost else learning.SEARCH_BROKEN_OFF
         why_not = (broken_off(), *others_told)
     first = settled(communicators, found, asked, job, why_not)

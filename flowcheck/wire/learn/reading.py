@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
-from flowcheck.wire.algorithms.algorithm_registry import link_owner
+from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, WriterRanks
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Range
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -63,7 +63,7 @@ class LinkSeen:
     @property
     def algorithm(self) -> Algorithm:
         """Whose connections they are: the ring's, where others may pass too, or of one alone."""
-        return link_owner(self.receiver)
+        return algorithm_of_link(self.receiver)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

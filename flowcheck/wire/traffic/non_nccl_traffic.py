@@ -5,24 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcheck.findings.catalog import foreign_frames
+from flowcheck.findings.catalog import non_nccl_frames
 from flowcheck.findings.finding import Finding
 
-ENOUGH = 0.01
+ENCRYPTED_SHARE_LEAST = 0.01
 """Share of all frames from which on encrypted ones are worth a word beside others. A choice: less
 tells of a stray tunnel."""
-TCP_LEAST = 10_000
+TCP_FRAMES_LEAST = 10_000
 """Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred. A
 choice between the two."""
 _WITHOUT_WRITES = {
-    "tcp": foreign_frames.TCP,
-    "send": foreign_frames.SENDS,
-    "read": foreign_frames.READS,
-    "atomic": foreign_frames.ATOMICS,
-    "ud": foreign_frames.DATAGRAMS,
-    "roce_other": foreign_frames.OTHER_ROCE,
-    "udp_other": foreign_frames.OTHER_UDP,
-    "fragment": foreign_frames.FRAGMENTS,
+    "tcp": non_nccl_frames.TCP,
+    "send": non_nccl_frames.SENDS,
+    "read": non_nccl_frames.READS,
+    "atomic": non_nccl_frames.ATOMICS,
+    "ud": non_nccl_frames.DATAGRAMS,
+    "roce_other": non_nccl_frames.OTHER_ROCE,
+    "udp_other": non_nccl_frames.OTHER_UDP,
+    "fragment": non_nccl_frames.FRAGMENTS,
 }
 """By verdict."""
 
@@ -35,12 +35,12 @@ def non_nccl_reasons(frames: Mapping[str, int], *, goes_on: bool = False) -> tup
     total = sum(frames.values())
     encrypted = frames.get("encrypted", 0)
     told = []
-    if encrypted and encrypted >= ENOUGH * total:
-        told.append((encrypted, foreign_frames.ENCRYPTED))
+    if encrypted and encrypted >= ENCRYPTED_SHARE_LEAST * total:
+        told.append((encrypted, non_nccl_frames.ENCRYPTED))
     if not frames.get("write"):
         entries = dict(_WITHOUT_WRITES)
-        if goes_on and frames.get("tcp", 0) < TCP_LEAST:
-            entries["tcp"] = foreign_frames.TCP_SO_FAR
+        if goes_on and frames.get("tcp", 0) < TCP_FRAMES_LEAST:
+            entries["tcp"] = non_nccl_frames.TCP_SO_FAR
         told += [(frames.get(name, 0), entry) for name, entry in entries.items()]
     told.sort(key=lambda pair: -pair[0])
     return tuple(entry(count) for count, entry in told if count)

@@ -52,10 +52,10 @@ def split_jobs(
     ]
 
 
-READ_LEAST = 0.5
+READ_SHARE_LEAST = 0.5
 """Share of the messages that is read in any case. A choice: less finds pauses that are older, more
 may find none."""
-ALIKE = 0.5
+EQUAL_PAUSE_SHARE = 0.5
 """A pause of this share of the longest one is as good, if it comes later. A choice: less takes gaps
 within a burst for pauses."""
 
@@ -63,10 +63,10 @@ within a burst for pauses."""
 def up_to_pause(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
     """The messages in order of discovery, up to a pause in their later part."""
     ordered = sorted(messages, key=lambda m: m.order)
-    first = max(1, int(len(ordered) * READ_LEAST))
+    first = max(1, int(len(ordered) * READ_SHARE_LEAST))
     starts_ns = np.array([m.first_ns for m in ordered[first - 1 :]], np.int64)
     pauses_ns = np.diff(starts_ns)
     if not len(pauses_ns) or pauses_ns.max() <= 0:
         return ordered
-    long = np.flatnonzero(pauses_ns >= ALIKE * pauses_ns.max())
+    long = np.flatnonzero(pauses_ns >= EQUAL_PAUSE_SHARE * pauses_ns.max())
     return ordered[: first + int(long[-1])]

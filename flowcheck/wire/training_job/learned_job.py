@@ -14,7 +14,7 @@ import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.findings.catalog.refused_job_files import (
+from flowcheck.findings.catalog.refused_files import (
     ALGORITHM_NOT_FOLLOWED,
     NEVER_BY_ALGORITHM,
     NOT_A_LEARNED_JOB,
@@ -96,9 +96,9 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
         """Algorithm that the connections belong to: the ring, whose links other algorithms may
         also use, or the only one that uses them."""
         # Schedules are columns of numpy, which a command that reads a job file alone does without.
-        from flowcheck.wire.algorithms.algorithm_registry import link_owner
+        from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
 
-        return link_owner(self.receiver)
+        return algorithm_of_link(self.receiver)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel in the order of their turns; () if it was not

@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
-from flowcheck.findings.catalog.refused_job_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
+from flowcheck.findings.catalog.refused_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.training_job.learned_job import (
     BufferBroadcast,

@@ -31,7 +31,7 @@ class KnownStream:
     size: MessageSizeAt
     pinned: Callable[[int, int], int | None]
     """Which message of the plan it was placed as, where its bytes are in the shard."""
-    due: Callable[[int, Iteration, int], int]
+    planned_place: Callable[[int, Iteration, int], int]
     """(lane, iteration, bucket op) -> which message of the plan that op begins with."""
 
 
@@ -118,7 +118,7 @@ class FewestExtrasSearch:
         if fit is StreamMatch.NO:
             return None
         for lane, at in enumerate(state.at):
-            due = self._stream.due(lane, Iteration(self._iteration + lap), nth)
+            due = self._stream.planned_place(lane, Iteration(self._iteration + lap), nth)
             for ahead in range(len(sizes[lane])):
                 pin = self._stream.pinned(lane, at + ahead) if self._pins else None
                 if pin is not None and pin != due + ahead:

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import msgspec
 
-from flowcheck.findings.catalog.unplanned_collectives import (
+from flowcheck.findings.catalog.collective_evidence import (
     BUCKET_BY_ORDER,
     MAP_LEFT_OUT,
     MESSAGES_LEFT_OUT,

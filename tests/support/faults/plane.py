@@ -302,7 +302,7 @@ class Rig:
                 done = 1
             if planned:
                 done += place_staged([extractor], {})
-            generations.finished()
+            generations.newly_complete()
             done += int(generations.open_free())
 
     def _plan(self, extractor: Extractor) -> bool:

@@ -15,8 +15,8 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import encode_config, job_from
 from flowcheck.lab.cluster import cluster_status
 from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
-from flowcheck.lab.cluster.linux_bridge import copy_to, remove_mirrors
-from flowcheck.lab.cluster.network_namespaces import inside, netlink
+from flowcheck.lab.cluster.linux_bridge import add_mirror_filter, remove_mirrors
+from flowcheck.lab.cluster.network_namespaces import in_namespace, netlink
 from flowcheck.lab.cluster.veth_links import index_of
 from flowcheck.messages import Fault, Hello, Stop
 from flowcheck.plane.shared_memory.flow_table import FlowTable
@@ -72,7 +72,7 @@ class Mirror:
 
     def start(self) -> None:
         """Both stages are up after this."""
-        with inside(self.cluster.checkpoint_namespace):
+        with in_namespace(self.cluster.checkpoint_namespace):
             for child in self._children:
                 child.spawn(self.run)
         assert wait_until(self._all_up, LIMIT_S), f"only {self._greeted} came up"
@@ -114,7 +114,9 @@ class Mirror:
         with netlink(self.cluster.switch_namespace) as route:
             monitor = index_of(route, MONITOR)
             for one in self.cluster.mirrors:
-                copy_to(route, index_of(route, port_name(one.port)), one.direction, monitor)
+                add_mirror_filter(
+                    route, index_of(route, port_name(one.port)), one.direction, monitor
+                )
 
     def forget(self) -> None:
         """Frees all slots, as the extractor would."""

@@ -32,7 +32,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NOT_RETURNED,
     RAISED,
 )
-from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight import factory_preflight
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
@@ -74,10 +74,10 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
         '[[optimizer.groups]]\nparameters = "rest"\nlearning_rate = 0.2\n'
         "[optimizer.scaler]\ninit_scale = 1024.0\n[optimizer.average]\ndecay = 0.9\n"
     )
-    config = job_to_run(job(tmp_path, stated.format("clip_value = 1.0\n")))
+    config = load_checked_job(job(tmp_path, stated.format("clip_value = 1.0\n")))
     assert config.optimizer is not None and config.optimizer.groups[1].parameters == "rest"
     assert config.optimizer.scaler is not None and config.optimizer.average is not None
-    own = job_to_run(job(tmp_path, f'factory = "{tmp_path}/train.py:optimizer"\n'))
+    own = load_checked_job(job(tmp_path, f'factory = "{tmp_path}/train.py:optimizer"\n'))
     assert own.optimizer is not None and own.optimizer.name == ""
 
 
@@ -127,7 +127,9 @@ def test_what_is_wrong_is_refused_before_anything_starts(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(imported=""))
     with refused_as(wanted, kind=ConfigError) as refused:
-        job_to_run(job(tmp_path, optimizer.format(tmp_path) if "{" in optimizer else optimizer))
+        load_checked_job(
+            job(tmp_path, optimizer.format(tmp_path) if "{" in optimizer else optimizer)
+        )
     assert refused.value.key.startswith("optimizer")
 
 

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
-from flowcheck.findings.catalog.filled_parts import AVERAGES, LOSS_SCALE, MASTERS
+from flowcheck.findings.catalog.restored_state import AVERAGES, LOSS_SCALE, MASTERS
 from flowcheck.findings.catalog.trainer_checkpoints import NO_AVERAGES, NO_LOSS_SCALE, NO_MASTERS
 from flowcheck.findings.finding import Entry
 from flowcheck.replica.checkpoint import step_snapshot

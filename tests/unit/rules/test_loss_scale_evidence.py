@@ -114,12 +114,12 @@ def test_what_contradicts_a_scale_is_said_once_and_goes_to_the_checkpoint(tmp_pa
         scale = 2.0 ** (12 + step // 30)  # the trainer's own interval is 30
         noisy = [scale * g * math.exp(0.03 * math.sin(7 * step)) for g in base]
         wire = np.frombuffer(flat(noisy), np.uint8)
-        own.before(replica)
+        own.before_step(replica)
         replica.apply(step, wire)
-        own.behind(replica, wire)
+        own.after_step(replica, wire)
     replica.close()
     assert msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding]) == [
         LOSS_SCALE_CONTRADICTED()
     ]
-    assert len(said) == 1 and said[0].of(LOSS_SCALE_CONTRADICTED_BY)
-    assert said[0].arguments["evidence"].of(SCALE_CHANGES)
+    assert len(said) == 1 and said[0].is_any_of(LOSS_SCALE_CONTRADICTED_BY)
+    assert said[0].arguments["evidence"].is_any_of(SCALE_CHANGES)

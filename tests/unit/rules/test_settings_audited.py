@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 from flowcheck.config import JobConfig, OptimizerConfig, encode_config
 from flowcheck.config.capture_config import SourceConfig
 from flowcheck.findings.catalog.trainer_settings import SCHEDULE_NOT_STATED
-from flowcheck.ops.restore.step_lookup import seen_in
+from flowcheck.ops.restore.step_lookup import observed_files_of
 from flowcheck.ops.trainer_checkpoint import audit_command as verb
 from flowcheck.ops.trainer_checkpoint.audit_command import WRONG
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -69,7 +69,7 @@ class Followed:
 @pytest.fixture
 def followed(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Followed]:
     def make(stated: OptimizerConfig, **settings: Any) -> Followed:
-        monkeypatch.setattr(verb, "optimizer_in", lambda run: stated)  # without a learned job
+        monkeypatch.setattr(verb, "optimizer_of_run", lambda run: stated)  # without a learned job
         return Followed(shm, stated, **settings)
 
     return make
@@ -197,7 +197,7 @@ def test_an_audit_writes_down_what_else_is_in_the_file_for_a_restore(
         own.take(1)
         own.script.net.count += 1
         assert own.audit() == 0
-    one, other = seen_in(own.where)
+    one, other = observed_files_of(own.where)
     assert (one.step, other.step) == (1, 2) and one.non_parameter_digests.keys() == {
         "mask",
         "count",
@@ -207,7 +207,7 @@ def test_an_audit_writes_down_what_else_is_in_the_file_for_a_restore(
     with torch.no_grad():
         own.script.parameters[0].add_(1)
     assert own.audit() == 1
-    assert len(seen_in(own.where)) == 2, "a file that differs may be of another job"
+    assert len(observed_files_of(own.where)) == 2, "a file that differs may be of another job"
 
 
 def test_an_audit_that_a_full_disk_cut_short_hides_no_other(
@@ -219,4 +219,4 @@ def test_an_audit_that_a_full_disk_cut_short_hides_no_other(
     assert own.audit() == 0
     whole = own.where.audits.read_bytes()
     own.where.audits.write_bytes(whole + whole[: len(whole) // 2] + whole + whole)
-    assert [one.step for one in seen_in(own.where)] == [1, 1]
+    assert [one.step for one in observed_files_of(own.where)] == [1, 1]

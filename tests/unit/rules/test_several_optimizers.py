@@ -209,7 +209,7 @@ def test_a_loss_scale_skips_only_the_optimizer_whose_gradients_overflow(tmp_path
 
 def test_torch_goes_on_bit_for_bit_from_a_saved_step(tmp_path: Path) -> None:
     script, trainer, found = taken(tmp_path, KEPT)
-    folder = checkpoint_save.save_given(found, tmp_path / "saved", script.layout())
+    folder = checkpoint_save.save_trainer_state(found, tmp_path / "saved", script.layout())
     kept = checkpoint_save.load(folder)
     resumed = Trainer(Mixed())
     resumed.net.load_state_dict(kept.parameters, strict=False)

@@ -9,7 +9,7 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_layouts import GROUP_IN_ONE_NODE, GROUP_OF_ONE, GROUP_UNEVEN
-from flowcheck.ops.mirror_ports.cluster_layout.layout_file import SIZES, ClusterLayout
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import PARALLEL_SIZES, ClusterLayout
 
 SUMMED = ("dp", "cp")
 """Parallel dimensions over which gradients are summed: Megatron-LM sums over data and context
@@ -51,9 +51,9 @@ def groups_of(topology: ClusterLayout) -> tuple[DataParallelGroup, ...]:
     nodes."""
     found: dict[tuple[int, ...], list[int]] = {}
     for rank, place in _places(topology):
-        key = tuple(place[size] for size in SIZES if size not in SUMMED)
+        key = tuple(place[size] for size in PARALLEL_SIZES if size not in SUMMED)
         found.setdefault(key, []).append(rank)
-    named = [size for size in SIZES if size not in SUMMED]
+    named = [size for size in PARALLEL_SIZES if size not in SUMMED]
     groups = []
     for number, (key, members) in enumerate(sorted(found.items())):
         told = [

@@ -43,7 +43,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     WITHIN,
 )
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
-from flowcheck.text_files import decode_text
+from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
@@ -85,7 +85,7 @@ def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, 
     return tuple(f"{ports[: told.start()]}{number}{ports[told.end() :]}" for number in names)
 
 
-MOST = 1 << 50
+BYTES_OR_PARAMETERS_MAX = 1 << 50
 """Largest accepted number of bytes or parameters. A choice that catches typing errors."""
 
 
@@ -134,8 +134,8 @@ class ReplicaFigures(ConfigSection, frozen=True):
 
 
 def _at_most(key: str, value: int) -> None:
-    if value > MOST:
-        raise ConfigError(key, value, AT_MOST(MOST))
+    if value > BYTES_OR_PARAMETERS_MAX:
+        raise ConfigError(key, value, AT_MOST(BYTES_OR_PARAMETERS_MAX))
 
 
 def check_speed(key: str, value: float, most: float = 1e5) -> None:
@@ -155,7 +155,7 @@ MOST_CHANNELS = 64
 """Largest number of channels: NCCL src/include/device.h, MAXCHANNELS."""
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of RoCE in bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
-SIZES = ("tp", "cp", "dp", "pp")
+PARALLEL_SIZES = ("tp", "cp", "dp", "pp")
 SEVERAL_ALGORITHMS = {"both": tuple(spec.name for spec in followed_algorithms())}
 """Values of the `algorithm` key that stand for several algorithms, between which NCCL's tuner
 switches."""
@@ -257,8 +257,8 @@ class ClusterLayout(ConfigSection, frozen=True):
         product = self.tp * self.cp * self.pp
         if self.ranks % product:
             raise ConfigError("tp", self.tp, INDIVISIBLE(product=product, ranks=self.ranks))
-        if sorted(self.order.split("-")) != sorted(SIZES):
-            raise ConfigError("order", self.order, ORDER_OF_SIZES(SIZES))
+        if sorted(self.order.split("-")) != sorted(PARALLEL_SIZES):
+            raise ConfigError("order", self.order, ORDER_OF_SIZES(PARALLEL_SIZES))
         if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
             raise ConfigError("channels", self.channels, WITHIN(least=1, most=MOST_CHANNELS))
         self._check_algorithm()
@@ -316,10 +316,10 @@ def load_layout(path: Path) -> ClusterLayout:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
     with naming_file_and_line(path, ClusterLayout):
-        return topology_from(tree)
+        return layout_from_toml(tree)
 
 
-def topology_from(tree: dict[str, Any]) -> ClusterLayout:
+def layout_from_toml(tree: dict[str, Any]) -> ClusterLayout:
     """Checks a parsed layout file. Raises ConfigError as load_layout()."""
     for key, why in (("cable", NO_CABLES()), ("monitor", NO_MONITORS())):
         if not tree.get(key):

@@ -35,7 +35,7 @@ class PartialChoice(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[tuple[int, frozenset[int]], ...]
     """(tap number, monitors that receive its copies)."""
     placed: PlacedPorts
-    home: dict[str, str]
+    machine_of_group: dict[str, str]
     """Group -> FlowCheck machine that receives all its copies."""
     banned: frozenset[int]
     """Taps that are excluded here, since another branch tries all choices with them."""
@@ -43,21 +43,21 @@ class PartialChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Name of a coverage goal -> what is seen of it."""
 
 
-def seen_on(
+def chunks_seen_on(
     want: CoverageGoal, at: PartialChoice, taps: Sequence[PortTap], monitors: MonitorPorts
 ) -> ChunksSeen:
     """What the chosen taps show of a goal on the monitors of its group's machine. A tap with
     several port directions counts for a monitor once."""
-    machine = at.home.get(want.group)
+    machine = at.machine_of_group.get(want.group)
     seen: ChunksSeen = ((0, frozenset()),) * len(want.chunks)
     for number, where in at.chosen:
-        ends = {monitors.spots[spot].monitor.machine for spot in where}
+        ends = {monitors.monitor_ports[spot].monitor.machine for spot in where}
         if machine is None or ends == {machine}:
-            seen = shown_more(seen, taps[number].shows.get(want.name, 0), where)
+            seen = with_tap_seen(seen, taps[number].shows.get(want.name, 0), where)
     return seen
 
 
-def shown_more(seen: ChunksSeen, bits: int, where: frozenset[int]) -> ChunksSeen:
+def with_tap_seen(seen: ChunksSeen, bits: int, where: frozenset[int]) -> ChunksSeen:
     """`seen` after one more tap that shows `bits` on the monitors `where`."""
     if not bits:
         return seen
@@ -67,7 +67,7 @@ def shown_more(seen: ChunksSeen, bits: int, where: frozenset[int]) -> ChunksSeen
     )
 
 
-def load_of(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
+def load_by_monitor(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
     """Monitor number -> mirrored port directions that send copies to it."""
     found: dict[int, tuple[MirroredDirection, ...]] = {}
     for pair, where in placed:
@@ -78,7 +78,7 @@ def load_of(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
 SEARCH_LIMIT_S = 30.0
 """Seconds for one search; then the best choice found so far is used, as after MOST_STEPS. A
 choice: a longer time may find fewer ports, while the operator waits."""
-QUIET_S = 3.0
+PROGRESS_EVERY_S = 3.0
 """Seconds before the first progress line on stderr, and between two. A choice of layout."""
 
 
@@ -96,7 +96,7 @@ class SearchTimer:
         if steps > self.most_steps:
             return True
         now_s = self.clock()
-        if now_s - self.said_s >= QUIET_S:
+        if now_s - self.said_s >= PROGRESS_EVERY_S:
             self.said_s = now_s
             best = "none yet" if pairs is None else f"{pairs} pairs"
             sys.stderr.write(
@@ -122,7 +122,7 @@ class LowerBound:
         }
         self.widest: dict[tuple[str, int], int] = {}
 
-    def pairs(self, short: Mapping[str, Sequence[int]]) -> int:
+    def further_directions_least(self, short: Mapping[str, Sequence[int]]) -> int:
         """Least number of further port directions. short: goal -> for each of its bits, on how
         many more monitors it must be seen."""
         total = 0.0
@@ -145,7 +145,7 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of the search for one part of a job: rings that share switches."""
 
     placed: PlacedPorts
-    home: dict[str, str]
+    machine_of_group: dict[str, str]
     """Group -> FlowCheck machine that receives all its copies."""
     least: int
     """Lower bound on the number of port directions."""
@@ -188,7 +188,7 @@ class PortSearch:
         pairs = [pair for tap in taps for pair in tap.pairs]
         self.slowest = min((pair.gbps for pair in pairs), default=1.0)
         switches = {pair.switch for pair in pairs}
-        self.spots = [s for s in monitors.spots if s.monitor.switch in switches]
+        self.spots = [s for s in monitors.monitor_ports if s.monitor.switch in switches]
         self.fits: dict[tuple[str, frozenset[tuple[MirroredDirection, int]]], bool] = {}
 
     def run(self) -> SearchResult | None:
@@ -196,8 +196,10 @@ class PortSearch:
         nothing: dict[str, ChunksSeen] = {
             name: ((0, frozenset()),) * len(want.chunks) for name, want in self.wants.items()
         }
-        root = PartialChoice(chosen=(), placed=(), home={}, banned=frozenset(), seen=nothing)
-        least = self.bound.pairs(self._short(root))
+        root = PartialChoice(
+            chosen=(), placed=(), machine_of_group={}, banned=frozenset(), seen=nothing
+        )
+        least = self.bound.further_directions_least(self._short(root))
         exhausted = True
         ways = [iter((root,))]  # no recursion: a large job takes more taps than Python's stack has
         try:
@@ -214,7 +216,7 @@ class PortSearch:
         exact = exhausted or len(self.best) == least
         return SearchResult(
             placed=self.best,
-            home=self.best_home,
+            machine_of_group=self.best_home,
             least=len(self.best) if exact else least,
             exact=exact,
         )
@@ -227,18 +229,18 @@ class PortSearch:
         short = self._short(at)
         if not short:
             if self.best is None or len(at.placed) < len(self.best):
-                self.best, self.best_home = at.placed, at.home
+                self.best, self.best_home = at.placed, at.machine_of_group
             if len(at.placed) == least:
                 raise SearchStopped
             return
-        needed = self.bound.pairs(short)
+        needed = self.bound.further_directions_least(short)
         if self.best is not None and len(at.placed) + needed >= len(self.best):
             return
         if needed > self._room(at):
             return
         name = min(short, key=lambda one: (self._homeless(at, one), len(self.showing[one])))
         group = self.wants[name].group
-        if group not in at.home:
+        if group not in at.machine_of_group:
             for machine in self.homes[group]:
                 yield self._at_home(at, group, machine)
             return
@@ -250,13 +252,15 @@ class PortSearch:
             banned.add(number)
 
     def _homeless(self, at: PartialChoice, name: str) -> bool:
-        return self.wants[name].group not in at.home
+        return self.wants[name].group not in at.machine_of_group
 
     def _at_home(self, at: PartialChoice, group: str, machine: str) -> PartialChoice:
         """Its group's copies end there: what ends elsewhere is not seen."""
-        moved = msgspec.structs.replace(at, home={**at.home, group: machine})
+        moved = msgspec.structs.replace(
+            at, machine_of_group={**at.machine_of_group, group: machine}
+        )
         own = {
-            name: seen_on(want, moved, self.taps, self.monitors)
+            name: chunks_seen_on(want, moved, self.taps, self.monitors)
             for name, want in self.wants.items()
             if want.group == group
         }
@@ -267,16 +271,16 @@ class PortSearch:
     ) -> PartialChoice:
         """A tap more."""
         where = frozenset(spot for _, spot in placed)
-        (machine,) = {self.monitors.spots[spot].monitor.machine for spot in where}
+        (machine,) = {self.monitors.monitor_ports[spot].monitor.machine for spot in where}
         more = {
-            name: shown_more(at.seen[name], bits, where)
+            name: with_tap_seen(at.seen[name], bits, where)
             for name, bits in self.taps[number].shows.items()
-            if at.home.get(self.wants[name].group, machine) == machine
+            if at.machine_of_group.get(self.wants[name].group, machine) == machine
         }
         return PartialChoice(
             chosen=(*at.chosen, (number, where)),
             placed=(*at.placed, *placed),
-            home=at.home,
+            machine_of_group=at.machine_of_group,
             banned=banned,
             seen={**at.seen, **more},
         )
@@ -291,7 +295,7 @@ class PortSearch:
 
     def _room(self, at: PartialChoice) -> int:
         """How many of the slowest pairs the monitors could still take."""
-        load = load_of(at.placed)
+        load = load_by_monitor(at.placed)
         left = (
             (s.monitor.gbps * (1 + 1e-9) - self.monitors.gbps(s, load.get(s.number, ()))) / s.growth
             for s in self.spots
@@ -326,7 +330,7 @@ class PortSearch:
         """Ways to give a tap's pairs to monitors on which that chunk is not seen yet."""
         seen = at.seen[name]
         shows = self.taps[number].shows[name]
-        machine = at.home[self.wants[name].group]
+        machine = at.machine_of_group[self.wants[name].group]
 
         gains = {
             s.number: sum(
@@ -344,7 +348,7 @@ class PortSearch:
             for spot in self._spots(pair, machine, (*at.placed, *done), gains):
                 if spot.number in seen[bit][1]:
                     continue
-                load = load_of((*at.placed, *done, (pair, spot.number)))
+                load = load_by_monitor((*at.placed, *done, (pair, spot.number)))
                 if len(load[spot.number]) == 1:
                     if spot.kind in alike:
                         continue
@@ -370,6 +374,6 @@ class PortSearch:
         own = frozenset((pair, where) for pair, where in placed if pair.switch == switch)
         if (switch, own) not in self.fits:
             self.fits[switch, own] = (
-                self.monitors.refusal_reason(switch, load_of(tuple(sorted(own)))) is None
+                self.monitors.refusal_reason(switch, load_by_monitor(tuple(sorted(own)))) is None
             )
         return self.fits[switch, own]

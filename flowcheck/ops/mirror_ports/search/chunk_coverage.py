@@ -93,7 +93,7 @@ class CoverageGoal(msgspec.Struct, frozen=True, kw_only=True):
 class CoverageProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Coverage goals of a job, and the taps from which to choose."""
 
-    wants: tuple[CoverageGoal, ...]
+    goals: tuple[CoverageGoal, ...]
     taps: tuple[PortTap, ...]
     """Preferred ones first: rx before tx, then nodes in ring order."""
 
@@ -137,7 +137,7 @@ def coverage_problem(
         for (node, nic, ways), shown in shows.items()
     ]
     taps.sort(key=lambda tap: (tap.pairs[0].direction is MirrorDirection.TX, *_place(tap, order)))
-    return CoverageProblem(wants=tuple(wants), taps=tuple(taps))
+    return CoverageProblem(goals=tuple(wants), taps=tuple(taps))
 
 
 def _places(link: RingLink, together: bool) -> Iterator[_TapPlace]:

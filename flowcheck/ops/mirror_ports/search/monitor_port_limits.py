@@ -25,7 +25,7 @@ from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 
 Load = Mapping[int, tuple[MirroredDirection, ...]]
 """Monitor number -> mirrored port directions whose copies it receives."""
-KEYS = {"--monitor": "port", "--erspan": "erspan", "--session": "session"}
+MONITOR_KEY_OF_OPTION = {"--monitor": "port", "--erspan": "erspan", "--session": "session"}
 """Option of `flowcheck switch` -> key of the `[[monitor]]` table with the same meaning, for error
 messages."""
 TUNNEL_BYTES = 16
@@ -64,11 +64,11 @@ class MonitorPort(msgspec.Struct, frozen=True, kw_only=True):
 class MonitorPorts:
     """All monitor ports of a job."""
 
-    spots: tuple[MonitorPort, ...]
+    monitor_ports: tuple[MonitorPort, ...]
 
     def ports_of_switch(self, switch: str) -> tuple[MonitorPort, ...]:
         """The monitor ports of one switch."""
-        return tuple(spot for spot in self.spots if spot.monitor.switch == switch)
+        return tuple(spot for spot in self.monitor_ports if spot.monitor.switch == switch)
 
     def gbps(self, spot: MonitorPort, pairs: Sequence[MirroredDirection]) -> float:
         """Rate in Gb/s that the copies of these port directions can reach at a monitor: the sum of
@@ -130,7 +130,7 @@ def monitors_of(topology: ClusterLayout, plugs: NicCabling, os: str | None) -> M
                 raise ConfigError(f"monitor[{number}].erspan", monitor.erspan, why)
     found = MonitorPorts(tuple(spots))
     _check_sessions(found)
-    for spot in found.spots:
+    for spot in found.monitor_ports:
         if spot.os is not None:
             _check_ports(plugs, spot, platform_named(spot.os))
     return found
@@ -152,7 +152,7 @@ def _session(
 def _check_sessions(monitors: MonitorPorts) -> None:
     """Each monitor is a session by itself: a second one of its number or name replaces it."""
     taken: dict[tuple[str, str], MonitorPort] = {}
-    for spot in monitors.spots:
+    for spot in monitors.monitor_ports:
         if spot.session is None:
             continue
         called = str(int(spot.session)) if spot.session.isdecimal() else spot.session
@@ -184,7 +184,7 @@ def _of_file(number: int) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        key = KEYS.get(error.key, error.key)
+        key = MONITOR_KEY_OF_OPTION.get(error.key, error.key)
         raise ConfigError(f"monitor[{number}].{key}", error.value, error.right) from error
 
 

@@ -28,7 +28,7 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import (
     SEARCH_LIMIT_S,
     PlacedPorts,
     PortSearch,
-    load_of,
+    load_by_monitor,
 )
 from flowcheck.ops.mirror_ports.search.chunk_coverage import CoverageGoal, CoverageProblem, PortTap
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
@@ -50,11 +50,11 @@ def coverage_error(
     within: redundancy at which a machine would see all; 0: none.
     """
     want, bits = lacking[0]
-    rings = sum(one.group == want.group for one in sought.wants)
+    rings = sum(one.group == want.group for one in sought.goals)
     ends = _ends(sought, want)
     there = [
         f"{spot.name} to {spot.monitor.machine}"
-        for spot in monitors.spots
+        for spot in monitors.monitor_ports
         if spot.monitor.switch in ends
     ]
     why = RING_UNCOVERED(
@@ -103,7 +103,7 @@ class PortChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The ports to mirror, and the monitors that receive the copies."""
 
     placed: PlacedPorts
-    home: dict[str, str]
+    machine_of_group: dict[str, str]
     """Group -> FlowCheck machine that follows it."""
     least: int
     """Lower bound on the number of port directions."""
@@ -130,23 +130,23 @@ def choose_ports(
     of a switch cannot carry.
     """
     at_least("--redundancy", redundancy, 1)
-    with_monitor = {spot.monitor.switch for spot in monitors.spots}
+    with_monitor = {spot.monitor.switch for spot in monitors.monitor_ports}
     usable = [t for t in sought.taps if all(pair.switch in with_monitor for pair in t.pairs)]
     homes = {
         group: _machines(group, sought, usable, monitors, redundancy)
-        for group in dict.fromkeys(want.group for want in sought.wants)
+        for group in dict.fromkeys(want.group for want in sought.goals)
     }
     placed: list[tuple[PlacedPorts, dict[str, str]]] = []
     least, exact = 0, True
-    for wants, taps in _parts(sought.wants, usable):
+    for wants, taps in _parts(sought.goals, usable):
         found = PortSearch(wants, taps, monitors, homes, redundancy, most_steps).run()
         if found is None:
             raise _too_much(wants, taps, monitors, homes, redundancy, most_steps)
-        placed.append((found.placed, found.home))
+        placed.append((found.placed, found.machine_of_group))
         least, exact = least + found.least, exact and found.exact
     return PortChoice(
         placed=tuple(one for part, _ in placed for one in part),
-        home={group: machine for _, home in placed for group, machine in home.items()},
+        machine_of_group={group: machine for _, home in placed for group, machine in home.items()},
         least=least,
         exact=exact,
     )
@@ -161,8 +161,8 @@ def _machines(
 ) -> list[str]:
     """Those that could see all of a group, if their monitor ports took everything: it is followed
     by one chain. Raises ConfigError with the first ring that the best of them cannot see."""
-    wants = [want for want in sought.wants if want.group == group]
-    machines = dict.fromkeys(spot.monitor.machine for spot in monitors.spots)
+    wants = [want for want in sought.goals if want.group == group]
+    machines = dict.fromkeys(spot.monitor.machine for spot in monitors.monitor_ports)
 
     def lacking(machine: str, times: int) -> list[tuple[CoverageGoal, int]]:
         short = ((want, _unseen(want, usable, monitors, machine, times)) for want in wants)
@@ -172,7 +172,7 @@ def _machines(
     found = [machine for machine in machines if not short[machine]]
     if found:
         return found
-    fewer = range(min(redundancy - 1, len(monitors.spots)), 0, -1)
+    fewer = range(min(redundancy - 1, len(monitors.monitor_ports)), 0, -1)
     within = next((r for r in fewer if any(not lacking(one, r) for one in machines)), 0)
     best = min(machines, key=lambda machine: len(short[machine]))
     raise coverage_error(sought, monitors, best, short[best], redundancy, within)
@@ -242,7 +242,7 @@ def _too_much(
             msgspec.structs.replace(
                 spot, os=None, monitor=msgspec.structs.replace(spot.monitor, gbps=float("inf"))
             )
-            for spot in monitors.spots
+            for spot in monitors.monitor_ports
         )
     )
     found = PortSearch(wants, taps, free, homes, redundancy, most_steps).run()
@@ -252,12 +252,14 @@ def _too_much(
         ended = SEARCH_ENDED(steps=most_steps, seconds=SEARCH_LIMIT_S, switches=sorted(ends))
         return ConfigError("ring", rings, ended)
     switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
-    load = load_of(found.placed)
+    load = load_by_monitor(found.placed)
     needed = sum(pair.gbps for pair, _ in found.placed)
-    room = sum(s.monitor.gbps / s.growth for s in monitors.spots if s.monitor.switch in ends)
+    room = sum(
+        s.monitor.gbps / s.growth for s in monitors.monitor_ports if s.monitor.switch in ends
+    )
     refusals = (monitors.refusal_reason(switch, load) for switch in switches if needed <= room)
     total = " + ".join(f"{count} * {gbps:g}" for gbps, count in _by_speed(found.placed))
-    there = [_room(s) for s in monitors.spots if s.monitor.switch in ends]
+    there = [_room(s) for s in monitors.monitor_ports if s.monitor.switch in ends]
     told = [
         PORTS_NEEDED(count=len(found.placed), sum=total, gbps=needed, monitors=there),
         *(refusal for refusal in refusals if refusal is not None),

@@ -9,9 +9,9 @@ import msgspec
 
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
-from flowcheck.terminal_escape import printable, printable_lines
+from flowcheck.untrusted_text import printable, printable_lines
 
-ENDED = {
+OUTCOME_TEXTS = {
     ApplyOutcome.UNCHANGED: "Nothing to do: the switch is as asked already.",
     ApplyOutcome.WOULD_CHANGE: "Nothing was done (--dry-run).",
     ApplyOutcome.CHANGED: "Done, and checked: the switch is as asked.",
@@ -20,12 +20,12 @@ ENDED = {
 }
 
 
-def warned(note: Finding) -> None:
+def print_warning(note: Finding) -> None:
     """Prints a warning on stderr."""
     print(f"note: {printable(str(note))}", file=sys.stderr)
 
 
-def difference(steps: list[CommandStep]) -> None:
+def print_changes(steps: list[CommandStep]) -> None:
     """Prints on stdout the changes that are needed and the exact commands."""
     for step in steps:
         print(printable(str(step.what)))
@@ -33,11 +33,11 @@ def difference(steps: list[CommandStep]) -> None:
     sys.stdout.flush()
 
 
-def ended(result: ApplyResult) -> None:
+def print_outcome(result: ApplyResult) -> None:
     """Prints the result: on stdout if the switch is as requested, else on stderr."""
     out = sys.stdout if result.why is None else sys.stderr
     why = [] if result.why is None else [printable_lines(str(result.why))]
-    print(ENDED[result.outcome], *why, file=out)
+    print(OUTCOME_TEXTS[result.outcome], *why, file=out)
     if result.left:
         print("These commands restore what was there before:", file=out)
         for command in result.left:

@@ -31,9 +31,9 @@ fails on a busy machine."""
 MOST_BYTES = 16 << 20
 """Largest output of a command, bytes. A choice: stops a command with endless output before it
 fills the memory."""
-SAID_BYTES = 4096
+STDERR_SHOWN_BYTES = 4096
 """Bytes of standard error that an error message shows (the last ones). A choice of layout."""
-UNHEARD = 255
+SSH_ERROR_EXIT = 255
 """Exit code of ssh for its own errors (ssh(1), EXIT STATUS); other codes come from the remote
 command."""
 
@@ -84,7 +84,7 @@ def run_switch_command(command: Sequence[str], *, limit_s: float = LIMIT_S) -> s
         finally:
             late = not timer.is_alive()
             timer.cancel()
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - SAID_BYTES))
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - STDERR_SHOWN_BYTES))
         said = errors.read().decode(errors="replace").strip()
     if late and process.returncode:
         what = PROGRAM_KILLED(
@@ -96,8 +96,10 @@ def run_switch_command(command: Sequence[str], *, limit_s: float = LIMIT_S) -> s
     if process.returncode == -signal.SIGALRM:
         raise ProgramTimeoutError(PROGRAM_TIMED_OUT(program=command[0], said=said))
     if process.returncode:
-        heard = said or out[-SAID_BYTES:].decode(errors="replace").strip() or "no reason given"
-        kind = OutcomeUnknownError if process.returncode == UNHEARD else StateError
+        heard = (
+            said or out[-STDERR_SHOWN_BYTES:].decode(errors="replace").strip() or "no reason given"
+        )
+        kind = OutcomeUnknownError if process.returncode == SSH_ERROR_EXIT else StateError
         told = " ".join(heard.split())
         raise kind(PROGRAM_FAILED(program=command[0], code=process.returncode, said=told))
     return out.decode(errors="replace")

@@ -32,23 +32,21 @@ from flowcheck.findings.catalog.refused_ovs_mirrors import (
     PORT_ON_OTHER_BRIDGE,
 )
 from flowcheck.findings.catalog.switch_changes import (
+    ADD_MIRROR,
     BRIDGE_OWN_PORT,
+    CHANGE_MIRROR,
     CONTROLLED_BRIDGE,
     FLOWS_IN_USE,
+    OVS_EMPTY_MIRROR,
+    OVS_MIRROR,
     OVS_MIRRORS_CHANGED,
     OVS_NOT_COPYING,
     OVS_ON_ANOTHER_MACHINE,
     OVS_PORT_GONE,
     OVS_PORT_NOT_OPEN,
     OVS_SILENT,
-    TRAFFIC_UNCHECKED,
-)
-from flowcheck.findings.catalog.switch_steps import (
-    ADD_MIRROR,
-    CHANGE_MIRROR,
-    OVS_EMPTY_MIRROR,
-    OVS_MIRROR,
     REMOVE_MIRROR,
+    TRAFFIC_UNCHECKED,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state
@@ -64,7 +62,7 @@ from flowcheck.ops.switch.apply.ovs_state import (
 from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 
-COUNTED_S = 15.0
+COUNTERS_LIMIT_S = 15.0
 """Seconds to wait until the mirror's counters move. The daemon writes them every 5 s by default
 (vswitch.ovsschema, other_config:stats-update-interval); this is three of those intervals."""
 LOOK_S = 0.2
@@ -102,7 +100,7 @@ class OpenVSwitch:
             if one.mark == self._name and state.bridge_of(one.uuid)
         ]
 
-    def own(self, state: OvsState) -> OvsGoal | None:
+    def own_goal(self, state: OvsState) -> OvsGoal | None:
         """The first mirror of this session that has an output port, as a goal; None: there is
         none."""
         for one in self.mine(state):
@@ -111,7 +109,7 @@ class OpenVSwitch:
                 return OvsGoal(bridge=bridge.name, output=one.output, rx=one.rx, tx=one.tx)
         return None
 
-    def possible(self, state: OvsState, goal: OvsGoal | None) -> OvsGoal | None:
+    def possible_part(self, state: OvsState, goal: OvsGoal | None) -> OvsGoal | None:
         """`goal` without ports that no longer exist; None if its bridge or its output port is
         gone."""
         if goal is None or goal.output not in state.ports or goal.bridge not in state.bridges:
@@ -156,27 +154,28 @@ class OpenVSwitch:
         if back:
             self._look_again_everywhere(self.observe())
 
-    def confirm(self, goal: OvsGoal | None) -> None:
+    def confirm_mirroring(self, goal: OvsGoal | None) -> None:
         """Waits until the daemon has opened the ports and counts mirrored frames, and has flows in
-        use translated again. Raises StateError where that does not happen within COUNTED_S."""
+        use translated again. Raises StateError where that does not happen within
+        COUNTERS_LIMIT_S."""
         state = self.observe()
         for bridge in self._touched | ({goal.bridge} if goal else set()):
             self._look_again(bridge)
         if goal is None and not self._touched:
             self._look_again_everywhere(state)
-        end = time.monotonic() + COUNTED_S
+        end = time.monotonic() + COUNTERS_LIMIT_S
         while goal is not None:
             for uuid in (goal.output, *goal.rx, *goal.tx):
                 _opened(state, uuid)
-            slow = state.counts_after_ms > 1000 * COUNTED_S
+            slow = state.counts_after_ms > 1000 * COUNTERS_LIMIT_S
             if slow or any(one.counted for one in self.mine(state)):
                 return
             if time.monotonic() > end:
-                raise StateError(OVS_NOT_COPYING(COUNTED_S))
+                raise StateError(OVS_NOT_COPYING(COUNTERS_LIMIT_S))
             Event().wait(LOOK_S)
             state = self.observe()
 
-    def settle(self, state: OvsState) -> None:
+    def clean_up_notes(self, state: OvsState) -> None:
         """Nothing to do: the marks are in the database rows."""
 
     def _look_again(self, bridge: str) -> None:
@@ -274,7 +273,7 @@ def _opened(state: OvsState, uuid: str) -> None:
 
 ADDRESSES_SHOWN = 3
 """MAC addresses that an error message lists. A choice of layout."""
-TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
+VLAN_STRIPPING_MODES = ("access", "native-untagged", "dot1q-tunnel")
 """Values of vlan_mode at which a port removes or replaces VLAN tags."""
 
 
@@ -349,7 +348,7 @@ def _names(name: str, bridge: OvsBridge, state: OvsState, mine: list[OvsMirror])
 
 
 def _monitor(port: OvsPort) -> None:
-    if port.tag is not None or port.vlan_mode in TAG_IS_CUT:
+    if port.tag is not None or port.vlan_mode in VLAN_STRIPPING_MODES:
         column, value = ("vlan_mode", port.vlan_mode) if port.vlan_mode else ("tag", port.tag)
         right = MONITOR_CUTS_TAGS(column=column, value=value)
         raise ConfigError("--monitor", port.name, right)

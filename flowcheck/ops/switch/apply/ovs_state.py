@@ -28,7 +28,7 @@ COLUMNS = {
     ),
 }
 
-PRETEND = frozenset({"bridge", "dummy", "openvswitch", "tun", "veth", "virtio_net"})
+VIRTUAL_DRIVERS = frozenset({"bridge", "dummy", "openvswitch", "tun", "veth", "virtio_net"})
 """Drivers (status:driver_name) of virtual devices, whose reported speed is not a real line rate."""
 
 
@@ -181,7 +181,7 @@ def _port(row: dict[str, Any], interfaces: list[dict[str, Any]]) -> OvsPort:
 def _gbps(interfaces: list[dict[str, Any]]) -> float | None:
     drivers = {dict(one["status"]).get("driver_name", "") for one in interfaces}
     speeds = [_one(one["link_speed"]) for one in interfaces]
-    if len(speeds) != 1 or not speeds[0] or drivers & PRETEND:
+    if len(speeds) != 1 or not speeds[0] or drivers & VIRTUAL_DRIVERS:
         return None
     return float(speeds[0]) / 1e9
 
@@ -204,10 +204,10 @@ def _mirror(row: dict[str, Any]) -> OvsMirror:
     )
 
 
-COOKIE = 0x666C6F77636B
+PROBE_FLOW_COOKIE = 0x666C6F77636B
 """Cookie of the temporary OpenFlow flow by which FlowCheck makes the daemon translate flows again:
 "flowck" in ASCII."""
-NOWHERE = 65279
+UNUSED_PORT = 65279
 """Port number that this flow matches: 65279, one below OFPP_MAX of OpenFlow 1.0 (ofp10_port,
 0xff00). No port has it, and the flow's priority is the lowest, so it matches no frame."""
 VERSIONS = ",".join(f"OpenFlow1{minor}" for minor in range(6))
@@ -251,9 +251,9 @@ class OvsDaemon:
         """
         where = f"unix:{self._folder}/{bridge}.mgmt" if self._folder else bridge
         words = ("ovs-ofctl", f"--timeout={TIMEOUT_S}", "-O", VERSIONS)
-        flow = f"cookie={COOKIE:#x},priority=0,in_port={NOWHERE},actions=drop"
+        flow = f"cookie={PROBE_FLOW_COOKIE:#x},priority=0,in_port={UNUSED_PORT},actions=drop"
         run_switch_command([*words, "add-flow", where, flow])
-        run_switch_command([*words, "del-flows", where, f"cookie={COOKIE:#x}/-1"])
+        run_switch_command([*words, "del-flows", where, f"cookie={PROBE_FLOW_COOKIE:#x}/-1"])
 
     def _control(self) -> Path:
         """The daemon's socket: ovs-appctl(8) names it by the process."""

@@ -46,10 +46,10 @@ class MirrorBackend(Protocol[State, Goal]):
     def observe(self) -> State:
         """Reads what the switch holds now, FlowCheck's objects and others. Raises StateError."""
 
-    def own(self, state: State) -> Goal:
+    def own_goal(self, state: State) -> Goal:
         """The part of `state` that belongs to this session, as a goal that can be restored."""
 
-    def possible(self, state: State, goal: Goal) -> Goal:
+    def possible_part(self, state: State, goal: Goal) -> Goal:
         """`goal` without what is impossible now, such as ports that no longer exist."""
 
     def steps(self, state: State, goal: Goal) -> list[CommandStep]:
@@ -58,11 +58,11 @@ class MirrorBackend(Protocol[State, Goal]):
     def run(self, step: CommandStep, *, back: bool) -> None:
         """Runs one command. back: it undoes an earlier one. Raises StateError."""
 
-    def confirm(self, goal: Goal) -> None:
+    def confirm_mirroring(self, goal: Goal) -> None:
         """Checks that the switch really mirrors. Raises StateError where it is configured but does
         not."""
 
-    def settle(self, state: State) -> None:
+    def clean_up_notes(self, state: State) -> None:
         """Cleans up notes that are no longer needed. state: the last state that was read."""
 
 
@@ -119,19 +119,19 @@ def reconcile(
     if dry_run:
         outcome = ApplyOutcome.WOULD_CHANGE if steps else ApplyOutcome.UNCHANGED
         return ApplyResult(outcome=outcome, steps=steps)
-    was = target.own(before)
+    was = target.own_goal(before)
     try:
         _run(target, steps, back=False)
         after = target.observe()
         if missing := target.steps(after, goal):
             raise StateError(STILL_TO_DO([step.what for step in missing]))
-        target.confirm(goal)
+        target.confirm_mirroring(goal)
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         why = _reason(error)
         if not steps:
             raise StateError(NOTHING_CHANGED(why)) from error
         return _undone(target, was, steps, why)
-    target.settle(after)
+    target.clean_up_notes(after)
     return ApplyResult(
         outcome=ApplyOutcome.CHANGED if steps else ApplyOutcome.UNCHANGED, steps=steps
     )
@@ -158,10 +158,10 @@ def _undone(
     back = steps
     try:
         state = target.observe()
-        back = target.steps(state, target.possible(state, was))
+        back = target.steps(state, target.possible_part(state, was))
         _run(target, back, back=True)
         state = target.observe()
-        if back := target.steps(state, target.possible(state, was)):
+        if back := target.steps(state, target.possible_part(state, was)):
             raise StateError(NOT_RESTORED())
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         unseen = back is steps
@@ -172,5 +172,5 @@ def _undone(
             left=[] if unseen else [str(step) for step in back],
             advice=REMOVE_AGAIN() if unseen or not back else None,
         )
-    target.settle(state)
+    target.clean_up_notes(state)
     return ApplyResult(outcome=ApplyOutcome.UNDONE, steps=steps, why=why)

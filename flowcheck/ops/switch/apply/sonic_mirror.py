@@ -20,7 +20,9 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
     SONIC_SOURCE_WATCHED,
 )
 from flowcheck.findings.catalog.switch_changes import (
+    ADD_SESSION,
     PORT_NAME_BEGINS_ALIKE,
+    REMOVE_SESSION,
     SONIC_NOT_ACTIVE,
     SONIC_SAVED_UNCHECKED,
     SONIC_SESSION_CAME,
@@ -28,7 +30,6 @@ from flowcheck.findings.catalog.switch_changes import (
     SONIC_SESSION_TAKEN,
     SONIC_UNHEARD,
 )
-from flowcheck.findings.catalog.switch_steps import ADD_SESSION, REMOVE_SESSION
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
@@ -69,13 +70,13 @@ class SonicSwitch:
         found: list[SessionRow] = self._journal.read().get("made", [])
         return found
 
-    def own(self, state: SonicState) -> SessionRow | None:
+    def own_goal(self, state: SonicState) -> SessionRow | None:
         """The session's row if it equals one in the journal exactly, else None: then somebody else
         made it."""
         there = state.sessions.get(self._name)
         return there if there is not None and there in self.noted() else None
 
-    def possible(self, state: SonicState, goal: SessionRow | None) -> SessionRow | None:
+    def possible_part(self, state: SonicState, goal: SessionRow | None) -> SessionRow | None:
         """`goal` unchanged: SONiC checks ports itself when it creates the session."""
         return goal
 
@@ -87,7 +88,7 @@ class SonicSwitch:
         if there == goal:
             return []
         steps = []
-        if self.own(state) is not None:
+        if self.own_goal(state) is not None:
             steps.append(self._less(there or {}))
         elif there is not None and goal is not None:
             raise StateError(SONIC_SESSION_TAKEN(self._name))
@@ -104,7 +105,7 @@ class SonicSwitch:
             self._unheard = True
             raise StateError(SONIC_UNHEARD(why=error.finding, host=self._shell.host)) from error
 
-    def confirm(self, goal: SessionRow | None) -> None:
+    def confirm_mirroring(self, goal: SessionRow | None) -> None:
         """Waits until the switch reports the session as active, then saves the configuration if
         requested. Raises StateError where it is not active after ACTIVE_S, or cannot be saved."""
         end = time.monotonic() + ACTIVE_S
@@ -125,10 +126,10 @@ class SonicSwitch:
             except StateError as error:
                 raise StateError(SONIC_SAVED_UNCHECKED(error.finding)) from error
 
-    def settle(self, state: SonicState) -> None:
+    def clean_up_notes(self, state: SonicState) -> None:
         """Updates the journal to what the switch holds; unchanged while the outcome of a command
         is unknown."""
-        there = self.own(state)
+        there = self.own_goal(state)
         if there is None and self._unheard:
             return
         self._journal.write({} if there is None else {"host": self._shell.host, "made": [there]})
@@ -208,7 +209,7 @@ def sonic_goal(
         wanted = {"type": "SPAN", "dst_port": session.monitor, **common}
     wanted = normalized_row(wanted)
     there = state.sessions.get(session.name)
-    if there is not None and there != wanted and sonic.own(state) is None:
+    if there is not None and there != wanted and sonic.own_goal(state) is None:
         raise ConfigError("--session", session.name, SONIC_NAME_TAKEN())
     for name, other in state.sessions.items():
         if name != session.name:

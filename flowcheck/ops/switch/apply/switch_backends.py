@@ -31,7 +31,7 @@ from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
 from flowcheck.ops.switch.apply.tc_state import TcJournal
 from flowcheck.ops.switch.mirror_session import MirrorSession
 from flowcheck.ops.switch.mirror_session_options import SESSION_NAME_PATTERN
-from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
+from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, device_gbps
 from flowcheck.ops.switch.session_rules import platform_sessions
 from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 
@@ -169,7 +169,7 @@ def _tc(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
         target=tc,
         asked=lambda session, state, warn: tc_mirror.tc_goal(tc, session, state, warn),
         nothing=lambda _: frozenset(),
-        gbps=lambda _, name: of_device(name),
+        gbps=lambda _, name: device_gbps(name),
         other_sources=lambda state, monitor: [
             other.device
             for other in state.filters
@@ -184,7 +184,7 @@ def _sonic(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
     sonic = SonicSwitch(name, shell, ApplyJournal(folder, f"sonic-{place}-{name}"), save=where.save)
 
     def nothing(state: Any) -> None:
-        if name in state.sessions and sonic.own(state) is None:
+        if name in state.sessions and sonic.own_goal(state) is None:
             raise ConfigError("--session", name, SONIC_NOT_REMOVED(shell.host))
 
     return ConnectedBackend(

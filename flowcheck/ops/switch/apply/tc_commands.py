@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from flowcheck.findings.catalog.switch_steps import (
+from flowcheck.findings.catalog.switch_changes import (
     ADD_CLSACT,
     ADD_FILTER,
     REMOVE_CLSACT,

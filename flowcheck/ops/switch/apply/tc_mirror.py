@@ -64,7 +64,7 @@ class TcMirrors:
         """The devices, qdiscs and filters now. Raises StateError where tc or ip fails."""
         return tc_state.read()
 
-    def own(self, state: TcState) -> Goal:
+    def own_goal(self, state: TcState) -> Goal:
         """This session's filters that copy frames."""
         return frozenset(mirror_filter_of(one) for one in self.filters(state) if one.copies_to)
 
@@ -95,7 +95,7 @@ class TcMirrors:
         steps += [self._more(state, copy, taken, away) for copy in more]
         return steps + self._hooks_away(state, goal, away)
 
-    def possible(self, state: TcState, goal: Goal) -> Goal:
+    def possible_part(self, state: TcState, goal: Goal) -> Goal:
         """`goal` without copies whose device or monitor no longer exists."""
         return frozenset(
             copy for copy in goal if copy.device in state.links and copy.monitor in state.links
@@ -110,10 +110,10 @@ class TcMirrors:
             if not tc_commands.gone_with_device(step):
                 raise
 
-    def confirm(self, goal: Goal) -> None:
+    def confirm_mirroring(self, goal: Goal) -> None:
         """Nothing to check: what tc shows is what the kernel does."""
 
-    def settle(self, state: TcState) -> None:
+    def clean_up_notes(self, state: TcState) -> None:
         """Removes entries of the journal for devices and qdiscs that no longer exist."""
         self._made.keep(state, {one.device for one in self.filters(state)})
 
@@ -245,7 +245,7 @@ def _bare(filters: list[TcFilter], table: TcFilter) -> bool:
 
 
 WAY = {MirrorDirection.RX: "ingress", MirrorDirection.TX: "egress"}
-HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
+LOSSLESS_QDISCS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
 """Root qdiscs that do not drop frames while the device keeps up."""
 LOOK_S = 0.5
 """Seconds in which frames of the monitor port are counted. A choice: a longer time delays `apply`,
@@ -300,7 +300,7 @@ def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[Finding], None]
     if not monitor.up:
         raise ConfigError("--monitor", monitor.name, MONITOR_DOWN(monitor.name))
     root = state.root.get(monitor.name, "noqueue")
-    if root not in HARMLESS:
+    if root not in LOSSLESS_QDISCS:
         warn(MONITOR_QDISC(device=monitor.name, qdisc=root))
     if state.filters_on(monitor.name, "egress"):
         warn(MONITOR_FILTERED(monitor.name))

@@ -65,14 +65,14 @@ reports every restart."""
 BEHIND_MS = 5000.0
 """Milliseconds for which a complete step may wait. A choice: a longer limit reports a slow updater
 later, a shorter one reports every pause."""
-ORDER = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
+HEALTH_BEST_FIRST = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
 HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
 """Health words that HTTP answers with status 200; the others get 503."""
 
 
-def worst(jobs: Sequence[JobState]) -> Health:
+def worst_health(jobs: Sequence[JobState]) -> Health:
     """The worst health among the jobs of a running chain; of equal ones the first."""
-    found = max(jobs, key=lambda job: ORDER.index(job.health.word))
+    found = max(jobs, key=lambda job: HEALTH_BEST_FIRST.index(job.health.word))
     many = len(jobs) > 1
     reason = OF_JOB(job=found.name, reason=found.health.reason) if many else found.health.reason
     return Health(word=found.health.word, reason=reason)
@@ -115,7 +115,7 @@ def job_health(
     health = _but_for_arrival(job, stages, sources_ended=sources_ended)
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
     silent = bool(rings) and all(ring.frame_age_s is None and not ring.head for ring in rings)
-    if silent and not dark and health.reason.of(NOT_LEARNED, NOT_LEARNED_BECAUSE):
+    if silent and not dark and health.reason.is_any_of(NOT_LEARNED, NOT_LEARNED_BECAUSE):
         return _behind(NO_FRAME_YET())
     if not dark or health.word is HealthWord.STALE:
         return health_with_silence(health, job)

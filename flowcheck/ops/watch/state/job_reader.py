@@ -27,9 +27,9 @@ from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
-from flowcheck.stages.job_state.anchor_log import anchor_lines
+from flowcheck.stages.job_state.anchor_log import read_anchor_records
 from flowcheck.stages.job_state.assumptions import assumptions_of
-from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.training_facts import known_training, training_file
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line, last_complete_line
@@ -227,6 +227,6 @@ def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
 
 
 def _anchors(run: RunDir) -> dict[str, Any]:
-    taken = [one for one in anchor_lines(run) if not one.refused]
+    taken = [one for one in read_anchor_records(run) if not one.refused]
     newest = tuple(AnchorFile(step=o.step, file=o.file, at=o.at) for o in taken[-ANCHORS_MAX:])
     return {"anchors": newest, "anchors_before": len(taken) - len(newest)}

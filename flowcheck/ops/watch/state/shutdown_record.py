@@ -61,12 +61,12 @@ def _with_finding(record: object, key: str) -> object:
     return record | {key: msgspec.to_builtins(earlier_finding(told)) if told else None}
 
 
-def clock(time_ns: int) -> str:
+def utc_text(time_ns: int) -> str:
     """A time (nanoseconds since 1970) as text for people, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ns // 10**9))
 
 
-def last_sign_ns(run: RunDir) -> int | None:
+def last_sign_of_life_ns(run: RunDir) -> int | None:
     """Time of the chain's last heartbeat, or else of its last event, in nanoseconds since 1970."""
     for file in (run.heartbeat_file, run.events, run.config):
         with suppress(OSError):
@@ -78,16 +78,16 @@ def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None)
     """How, when and by whom a chain ended whose shared memory is gone. stopped_ns: when its stages
     ended, nanoseconds since 1970, if there is no record."""
     if end is not None:
-        return END_ENTRIES[end.how](run=run.root, time=clock(end.time_ns), by=end.by)
+        return END_ENTRIES[end.how](run=run.root, time=utc_text(end.time_ns), by=end.by)
     if run.has_shared_memory:
-        last = last_sign_ns(run)
+        last = last_sign_of_life_ns(run)
         return (
             MEMORY_GONE(run.root)
             if last is None
-            else MEMORY_GONE_SINCE(run=run.root, time=clock(last))
+            else MEMORY_GONE_SINCE(run=run.root, time=utc_text(last))
         )
     if stopped_ns:
-        return STAGES_LEFT(run=run.root, time=clock(stopped_ns))
+        return STAGES_LEFT(run=run.root, time=utc_text(stopped_ns))
     return UNEXPLAINED(run.root)
 
 

@@ -46,7 +46,7 @@ class StageProcesses:
         done = {name: count for name in named if (count := work.done(name)) is not None}
         wire = {name: size for name in named if (size := work.received_bytes(name)) is not None}
         counters = {name: value for name, (value, _) in done.items()}
-        rates = self._rates[run.reader].look(counters | {f"{n} bytes": b for n, b in wire.items()})
+        rates = self._rates[run.reader].rates(counters | {f"{n} bytes": b for n, b in wire.items()})
         first = [] if run.reader else [SUPERVISOR.name]
         return [
             StageState(
@@ -132,7 +132,7 @@ class CounterRates:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
 
-    def look(self, counters: dict[str, int], now_s: float | None = None) -> dict[str, float]:
+    def rates(self, counters: dict[str, int], now_s: float | None = None) -> dict[str, float]:
         """{name: change per second} for counters that have been read for at least LEAST_S and did
         not decrease; they decrease when a chain is restarted. now_s: monotonic seconds; None: now.
         """

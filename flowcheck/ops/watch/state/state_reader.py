@@ -40,7 +40,7 @@ from flowcheck.ops.watch.state.chain_state import (
     StageState,
 )
 from flowcheck.ops.watch.state.checkpoint_status import with_final_checkpoint
-from flowcheck.ops.watch.state.health_rules import chain_health, job_health, worst
+from flowcheck.ops.watch.state.health_rules import chain_health, job_health, worst_health
 from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import end_reason, read_end
@@ -75,7 +75,7 @@ class StatePart(StrEnum):
     JOB = "job"
 
 
-CALLED = {
+PART_NAMES = {
     StatePart.SETTINGS: "settings",
     StatePart.END_RECORD: "the record of its end",
     StatePart.RING: "ring {}",
@@ -177,7 +177,7 @@ class StateReader:
         if health is None and (self._problems or not told):
             why = PROBLEMS(self._problems) if self._problems else NO_JOB()
             health = Health(word=HealthWord.STALE, reason=why)
-        return self._made(health or worst(told), beat, stages, rings, told, end)
+        return self._made(health or worst_health(told), beat, stages, rings, told, end)
 
     def _made(
         self,
@@ -263,6 +263,6 @@ class StateReader:
             told: object = error if str(error) else type(error).__name__
             if isinstance(error, PermissionError) and error.filename:
                 told = NOT_READABLE(path=os.fsdecode(error.filename), error=error.strerror)
-            what = CALLED[part].format(name)
+            what = PART_NAMES[part].format(name)
             self._problems.append(READ_FAILED(what=what, error=told, part=part, name=name))
             return None

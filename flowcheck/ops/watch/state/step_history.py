@@ -20,7 +20,7 @@ from flowcheck.stages.chain_events.event_log import (
 )
 from flowcheck.step_numbers import START, Step
 
-OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
+EVENTS_OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
 RATE_STEPS = 10
 """Number of newest steps over which the step rate is averaged. A choice: more are smoother, fewer
 show changes sooner."""
@@ -29,7 +29,7 @@ RATE_S = 5.0
 step time. A choice: a longer time shows the old rate of a stopped job for longer."""
 RATE_GAPS = 3
 """Factor on the usual step time, see RATE_S. A choice."""
-OVERTAKEN_NS = 10**9
+REORDER_LIMIT_NS = 10**9
 """Nanoseconds. Two processes write the events of a step (complete, applied), and the second may be
 written first, by less than this. A choice: an idle stage wakes every 20 ms
 (stages/service_loop.py, IDLE_MAX_MS)."""
@@ -85,7 +85,7 @@ class StepHistory:
     def _take(self, event: Event) -> None:
         if event.kind is EventKind.START:
             self._forget()
-        if event.kind not in OF_EVERY_STEP:
+        if event.kind not in EVENTS_OF_EVERY_STEP:
             self.recent.append(event)
         if event.kind is EventKind.HANDOVER:
             self.arrived = None
@@ -115,7 +115,7 @@ class StepHistory:
     def _arrived(self, step: Step, time_ns: int) -> None:
         known = self._steps.get(step)
         if known is not None and known.applied_ns is not None:
-            overtaken = known.arrived_ns is None and time_ns - known.applied_ns < OVERTAKEN_NS
+            overtaken = known.arrived_ns is None and time_ns - known.applied_ns < REORDER_LIMIT_NS
             if not overtaken:  # of an earlier life of the job: this is another step
                 self._forget_behind(Step(step - 1))
         self._change(step, arrived_ns=time_ns)

@@ -31,12 +31,12 @@ from flowcheck.step_numbers import Step
 QUIET_S, QUIET_STEPS = 5.0, 4
 """A job is reported as quiet, before it is silent, after this many seconds and this many median
 step times without traffic. A choice: longer reports later, shorter reports every evaluation."""
-LEARNS_S = 3.0
+NEW_JOB_AFTER_S = 3.0
 """Seconds for which only packets without a plan arrive, before a new job is assumed. A choice:
 longer than a pause of one job beside others; a longer time reports a new job later."""
 
 
-def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
+def traffic_arrival(beat: Heartbeat | None) -> TrafficArrival | None:
     """When traffic of this supervisor's job last arrived; None: unknown."""
     age_s = None if beat is None or beat.came_ns is None else _age_s(beat.came_ns)
     if beat is None or age_s is None:
@@ -53,7 +53,7 @@ def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
 def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
     """`job` with the supervisor's counts: complete steps after one with missing packets count as
     waiting as well."""
-    own = arrival(beat)
+    own = traffic_arrival(beat)
     lag = job.lag_steps
     if job.awaits_base and job.logged is None:  # counted from 1 since it began again
         lag = max(lag, job.arrived_step or 0)
@@ -114,7 +114,7 @@ def health_with_silence(health: Health, job: JobState) -> Health:
     }
     if missing and health.word in (HealthWord.EXACT, HealthWord.BEHIND):
         return Health(word=HealthWord.BEHIND, reason=_packets_missing(job, missing))
-    if own.unplaced_s > LEARNS_S and health.word is HealthWord.EXACT:
+    if own.unplaced_s > NEW_JOB_AFTER_S and health.word is HealthWord.EXACT:
         return Health(word=HealthWord.BEHIND, reason=NOT_PLACED(job.step))
     return health
 

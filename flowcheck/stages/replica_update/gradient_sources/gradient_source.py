@@ -84,7 +84,7 @@ class PartialCoverage(Protocol):
         """A counter that grows after covered bytes have become readable."""
         ...
 
-    def stands(self, opening: Opening) -> bool:
+    def is_whole(self, opening: Opening) -> bool:
         """Whether all of it has arrived, and every byte read of it is unchanged."""
         ...
 
@@ -119,8 +119,8 @@ class GradientSource(Protocol):
         ...
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes that `held` returns for an iteration; 0: nothing."""
+    def module_buffer_bytes(self) -> int:
+        """Bytes that `module_buffers` returns for an iteration; 0: nothing."""
         ...
 
     @property
@@ -138,9 +138,9 @@ class GradientSource(Protocol):
         enough; certain or not. None: it is not there, not yet or no longer."""
         ...
 
-    def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
-        """[held_bytes] a copy of the buffers that were sent with an iteration; None: they are not
-        there."""
+    def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
+        """[module_buffer_bytes] a copy of the buffers that were sent with an iteration; None: they
+        are not there."""
         ...
 
     @property
@@ -154,7 +154,7 @@ class GradientSource(Protocol):
         """Whether the next iteration never comes, so that no further step is applied."""
         ...
 
-    def news(self) -> Finding | None:
+    def new_finding(self) -> Finding | None:
         """Findings for the operator that the source alone can tell, such as why it ended; each is
         returned once."""
         ...

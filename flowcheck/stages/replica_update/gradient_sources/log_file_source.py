@@ -26,7 +26,7 @@ from flowcheck.findings.catalog.gradient_sources import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
@@ -161,7 +161,7 @@ class LogFileSource:
         return self._bytes
 
     @property
-    def held_bytes(self) -> int:
+    def module_buffer_bytes(self) -> int:
         return 0
 
     @property
@@ -181,7 +181,7 @@ class LogFileSource:
             self._found = self._read(iteration)
         return self._found
 
-    def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
+    def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         return None
 
     @property
@@ -193,7 +193,7 @@ class LogFileSource:
     def ended(self) -> bool:
         return self._why_ended() is not None
 
-    def news(self) -> Finding | None:
+    def new_finding(self) -> Finding | None:
         why = self._why_ended()
         if why is None or why == self._told:
             return None
@@ -242,7 +242,7 @@ class LogFileSource:
                 self._logs[file] = open_log_file(file, self._bytes)
                 more = more or self._logs[file] is not None
             else:
-                more = log.look_again() or more
+                more = log.reread() or more
         if not more:
             return
         self._places = {}

@@ -81,7 +81,7 @@ class ShardCoverage:
     def settled(self) -> int:
         return self._shard.settled
 
-    def stands(self, opening: Opening) -> bool:
+    def is_whole(self, opening: Opening) -> bool:
         shard, place = self._shard, opening.place
         whole = shard.generation_state(place) == GenerationState.COMPLETE
         return whole and (shard.open_count(place), shard.rollback_count) == (
@@ -127,7 +127,7 @@ class ShardSource:
         return self._shard.gradient_bytes
 
     @property
-    def held_bytes(self) -> int:
+    def module_buffer_bytes(self) -> int:
         return self._shard.module_buffer_bytes
 
     @property
@@ -147,7 +147,7 @@ class ShardSource:
         whole = state == GenerationState.COMPLETE or lost
         return ShardGradient(self._shard, generation, iteration) if whole else None
 
-    def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
+    def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         generation = self._shard.generation_of(iteration)
         return None if generation is None else self._shard.module_buffers(generation)
 
@@ -162,7 +162,7 @@ class ShardSource:
             return False
         return self._shard.generation_state(generation) == GenerationState.LOST
 
-    def news(self) -> Finding | None:
+    def new_finding(self) -> Finding | None:
         """Nothing: the extractor reports what becomes of an iteration."""
         return None
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from flowcheck.wire.collectives.double_binary_tree import down, is_second, parents
+from flowcheck.wire.collectives.double_binary_tree import is_second, sum_passes_down, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.rings import MOST_RANKS, Edge, Ring
@@ -103,12 +103,12 @@ def turns_of_trees(links: Links, ranks: int, used: int) -> Iterator[int]:
     """Channels that NCCL's search may have found: after so many the other tree has its turn."""
     for found in range(1, used + 1):
         channels = [
-            (link, [parents(ranks, is_second(c, found)) for c in range(used)])
+            (link, [tree_parents(ranks, is_second(c, found)) for c in range(used)])
             for link in links
             if not around(link, ranks)
         ]
         if all(
-            len(links[link]) == sum(down(*link, tree) is not None for tree in trees)
+            len(links[link]) == sum(sum_passes_down(*link, tree) is not None for tree in trees)
             for link, trees in channels
         ):
             yield found
@@ -150,7 +150,7 @@ def are_of_trees(links: Links, ranks: int) -> bool:
             (a, b)
             for a in range(ranks)
             for b in range(ranks)
-            if {a, b} & ours and down(a, b, parents(ranks, tree)) is not None
+            if {a, b} & ours and sum_passes_down(a, b, tree_parents(ranks, tree)) is not None
         }
         for tree in (False, True)
     )
@@ -179,7 +179,11 @@ def around(link: Link, ranks: int) -> bool:
 
 def _trees(link: Link, ranks: int) -> list[bool]:
     """Which of the two trees link these ranks."""
-    return [second for second in (False, True) if down(*link, parents(ranks, second)) is not None]
+    return [
+        second
+        for second in (False, True)
+        if sum_passes_down(*link, tree_parents(ranks, second)) is not None
+    ]
 
 
 def _made(links: Links, ranks: int, channels: int, found: int, rules: tuple[NcclEra, ...]) -> Ring:

@@ -16,10 +16,10 @@ from itertools import product
 
 from flowcheck.wire.collectives.double_binary_tree import (
     PerTree,
-    down,
     is_second,
-    parents,
     stands_before,
+    sum_passes_down,
+    tree_parents,
 )
 from flowcheck.wire.learn.flows.branches import (
     Link,
@@ -135,7 +135,11 @@ def _roles(links: Links, gpus: int, nodes: int, found: int, used: int) -> Roles 
 
 def _channels(link: Link, nodes: int, found: int, used: int) -> list[int]:
     """Channels whose trees link these nodes."""
-    return [c for c in range(used) if down(*link, parents(nodes, is_second(c, found))) is not None]
+    return [
+        c
+        for c in range(used)
+        if sum_passes_down(*link, tree_parents(nodes, is_second(c, found))) is not None
+    ]
 
 
 def _agree(
@@ -152,7 +156,7 @@ def _agree(
         second = is_second(channel, found)
         above, below = link
         role = "up"
-        if down(*link, parents(nodes, second)):
+        if sum_passes_down(*link, tree_parents(nodes, second)):
             role = "first" if stands_before(below, above, nodes, second) else "other"
         if not _is_of(roles, role, channel % found, stream, gpus):
             return False

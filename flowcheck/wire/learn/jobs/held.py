@@ -42,7 +42,9 @@ def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
             held.append(BufferBroadcast(numbers=numbers, nbytes=size))
     if len(held) < len(pieces):
         return job if not held else _of(job, each, held, job.assumed)
-    assumed = (BUFFERS_FOLLOWED() if one.of(BUFFERS_OF_START) else one for one in job.assumed)
+    assumed = (
+        BUFFERS_FOLLOWED() if one.is_any_of(BUFFERS_OF_START) else one for one in job.assumed
+    )
     return _of(job, each, held, tuple(assumed))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from flowcheck.wire.collectives.double_binary_tree import down, parents
+from flowcheck.wire.collectives.double_binary_tree import sum_passes_down, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
 from flowcheck.wire.learn.flows.branches import (
@@ -144,7 +144,7 @@ def _of_trees_alone(links: Links, ranks: int, ours: set[int]) -> bool:
             (a, b)
             for a in range(ranks)
             for b in range(ranks)
-            if {a, b} & ours and down(a, b, parents(ranks, tree)) is not None
+            if {a, b} & ours and sum_passes_down(a, b, tree_parents(ranks, tree)) is not None
         }
         for tree in (False, True)
     )

@@ -266,7 +266,7 @@ def _collective(
         canvas.covered &= ~canvas.disputed
         canvas.result[canvas.disputed] = 0
     if cut.op.kind is CollectiveKind.ALL_REDUCE and any(
-        not doubt.of(NO_ADDED_STEP) for doubt in doubts
+        not doubt.is_any_of(NO_ADDED_STEP) for doubt in doubts
     ):
         canvas.clear()  # nor is it sure where what was seen lies
     return Collective(

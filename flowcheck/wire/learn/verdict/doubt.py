@@ -41,7 +41,7 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[Finding]:
         return [cut.doubt]
     if told := writers_open(cut, communicator):
         return [told]
-    if communicator.ring.order.of(CHANNEL_ORDER_OPEN) and channels_open(cut, communicator):
+    if communicator.ring.order.is_any_of(CHANNEL_ORDER_OPEN) and channels_open(cut, communicator):
         return [communicator.ring.order]
     if releases_open(cut, communicator):
         return [RELEASE_OPEN()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcheck.findings.catalog.transport_forms import (
+from flowcheck.findings.catalog.nccl_transport import (
     ADAPTIVE_ROUTING,
     BIG_ENDIAN_SIZES,
     CLEAR_TO_SEND_LAYOUT,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN
+from flowcheck.findings.catalog.nccl_transport import LL128_ORDER_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol

@@ -15,7 +15,7 @@ import msgspec
 from flowcheck.findings.catalog import midstream_jobs
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE
-from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
+from flowcheck.findings.catalog.nccl_transport import LL128_ORDER_OPEN_MIDSTREAM
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import (
@@ -129,7 +129,7 @@ def _fits(
             continue
         for guess in _guesses(stated, ring, used):
             found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=rests_on)
-            short = short or (why is not None and why.of(midstream_jobs.NO_WHOLE_ITERATION))
+            short = short or (why is not None and why.is_any_of(midstream_jobs.NO_WHOLE_ITERATION))
             if found is not None and not any(_same(found, fit.joined) for fit in fits):
                 fits.append(_Fit(found, ring.penalty))
     return fits, short

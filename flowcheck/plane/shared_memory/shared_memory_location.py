@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowcheck.findings.catalog import shared_memory_place as place
+from flowcheck.findings.catalog import shared_memory_files as place
 from flowcheck.findings.finding import Finding
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
@@ -16,7 +16,7 @@ MEMINFO = Path("/proc/meminfo")
 AVAILABLE = "MemAvailable:"
 HUGE_SIZES = Path("/sys/kernel/mm/hugepages")
 SHM = Path("/dev/shm")
-SHM_HUGE = "mount -o remount,huge=within_size /dev/shm"
+REMOUNT_SHM_COMMAND = "mount -o remount,huge=within_size /dev/shm"
 """What gives its files 2 MiB pages from then on."""
 
 
@@ -93,7 +93,9 @@ def huge_bytes_free(page_bytes: int = HUGE_PAGE_BYTES, sizes: Path = HUGE_SIZES)
 def choose_memory_folder(need_bytes: int) -> MemoryFolder:
     """The best folder for `need_bytes` of shared files: huge pages where they are to be had."""
     free = huge_bytes_free()
-    pages = place.PAGES_AS_FOUND() if shm_has_hugepages() else place.PAGES_SMALL(SHM_HUGE)
+    pages = (
+        place.PAGES_AS_FOUND() if shm_has_hugepages() else place.PAGES_SMALL(REMOUNT_SHM_COMMAND)
+    )
     for mount in map(_with_room, hugetlbfs_mounts()):
         if free >= need_bytes and os.access(mount, os.W_OK):
             return MemoryFolder(mount, True, place.ON_HUGE_PAGES(mount))

@@ -42,13 +42,13 @@ def loss_findings(reading: Reading) -> list[Finding]:
 def known_missing(collective: Collective) -> tuple[Range, ...]:
     """Ranges of a collective's result that are certainly missing: without the last range if the
     tensor may end before it."""
-    return collective.missing[:-1] if ends_somewhere(collective) else collective.missing
+    return collective.missing[:-1] if is_end_unknown(collective) else collective.missing
 
 
-def ends_somewhere(collective: Collective) -> bool:
+def is_end_unknown(collective: Collective) -> bool:
     """Whether the size of the collective's tensor is known only roughly, so that its last missing
     bytes may not exist."""
-    if not collective.missing or not any(one.of(END_OPEN) for one in collective.assumed):
+    if not collective.missing or not any(one.is_any_of(END_OPEN) for one in collective.assumed):
         return False
     start, stop = collective.missing[-1]
     return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]

@@ -1,5 +1,5 @@
-"""Why a trainer does not go on from a checkpoint as if nothing had happened, and what of it no
-file and no frame has shown."""
+"""What a restored checkpoint has of its step: what `flowcheck restore --template` fills in and what
+it leaves, and why a trainer does not go on from it as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -82,3 +82,21 @@ COUNTER_FROM_ZERO = Entry(
 RATE_UNKNOWN = Entry(
     "resume.rate_unknown", "the learning rate of the next step is not known: {error}"
 )
+
+PARAMETERS = Entry("filled.parameters", "{count} parameters")
+OPTIMIZER_STATE = Entry("filled.optimizer_state", "optimizer state ({states}), learning rate")
+NO_STATES = Entry("filled.no_states", "none")
+BUFFERS = Entry("filled.buffers", "{count} buffers of the model")
+SCHEDULER = Entry("filled.scheduler", "a learning-rate scheduler")
+LOSS_SCALE = Entry("filled.loss_scale", "the loss scale")
+MASTERS = Entry("filled.masters", "masters")
+AVERAGES = Entry("filled.averages", "moving averages")
+COUNTER = Entry("filled.counter", "{name} = {value}")
+
+OTHER_COUNTER = Entry("unfilled.counter", "{name} = {value} (not the step {step})")
+COUNTER_LEFT = Entry("unfilled.counter_of_template", "{name} = {value}")
+OPTIMIZER_LEFT = Entry(
+    "unfilled.optimizer_state", "optimizer state and learning rate, of step {step}"
+)
+SCHEDULER_LEFT = Entry("unfilled.scheduler", "a learning-rate scheduler, of step {step}")
+KEY_LEFT = Entry("unfilled.key", "{key}")

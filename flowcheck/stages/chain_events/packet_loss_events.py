@@ -20,12 +20,12 @@ from flowcheck.findings.catalog.lost_steps import (
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.chain_events.event_log import PACKETS, STEP, Event, EventKind
 from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Iteration, Step
 
 
-class StepLosses:
+class PacketLossEvents:
     """Losses of one job; every event goes to `write`."""
 
     def __init__(self, run: RunDir, each: int, write: Callable[[Event], None]) -> None:
@@ -46,15 +46,15 @@ class StepLosses:
         self._files = ExitStack()
         self._losses: LostPackets | None = None
 
-    def lost(self, step: Step) -> None:
+    def step_lost(self, step: Step) -> None:
         """The step cannot be rebuilt."""
         self._lost = step
 
-    def short(self, step: Step) -> None:
+    def step_incomplete(self, step: Step) -> None:
         """The step is applied without all of its bytes."""
         self._short = step
 
-    def took(self, step: Step) -> None:
+    def step_applied(self, step: Step) -> None:
         """The replica applied the step: its missing packets held only duplicates."""
         if step >= (self._lost or sys.maxsize):
             why = REPLICA_GOES_ON(self._lost)
@@ -69,7 +69,7 @@ class StepLosses:
             )
         self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
 
-    def handed_over(self, step: Step | None) -> None:
+    def job_handed_over(self, step: Step | None) -> None:
         """A later incarnation of the job is followed. step: the step it continues from; None:
         unknown."""
         self.applied, self._missing, self.newest = step or START, Counter(), None

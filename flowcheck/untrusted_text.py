@@ -1,4 +1,5 @@
-"""Text files that a user names: decoded as UTF-8, or refused with what lies there instead."""
+"""Text from outside: files that a user names, decoded as UTF-8 or refused with what lies there
+instead; characters escaped, so that no text controls a terminal or forges log lines."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ BEGIN_SHOWN = 8
 """Bytes of the beginning that are shown. A choice of layout."""
 
 
-def unpacking(path: Path, begin: bytes, ending: str) -> tuple[str, str] | None:
+def unpack_command(path: Path, begin: bytes, ending: str) -> tuple[str, str] | None:
     """The program that packed a file, and the command that unpacks it and overwrites nothing; None
     where it is not packed. begin: its first bytes; ending: of the new name, where the packed
     file's own tells none."""
@@ -66,7 +67,7 @@ def decode_text(key: str, path: Path, content: bytes, *, ending: str, lenient: b
 
 
 def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
-    if (packed := unpacking(path, begin, ending)) is not None:
+    if (packed := unpack_command(path, begin, ending)) is not None:
         program, command = packed
         return PACKED(program=program, command=command)
     if begin.startswith(UTF_16):
@@ -75,3 +76,13 @@ def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
     if b"\0" in begin:
         return NOT_TEXT(begin[:BEGIN_SHOWN].hex(" "))
     return None
+
+
+def printable(told: str) -> str:
+    """What does not print is shown by its number, as in a Python string."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in told)
+
+
+def printable_lines(told: str) -> str:
+    """The same of each line."""
+    return "\n".join(map(printable, told.split("\n")))

@@ -1,6 +1,6 @@
-"""Which connections carried the bytes of a collective, in parts for programs.
+"""The role of a captured collective, and which connections carried its bytes: codes for programs.
 
-`Collective.sources` says the same in short names for people.
+`Collective.meaning` and `Collective.sources` say the same in short words for people.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from enum import StrEnum
 
 import msgspec
 
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.learn import Collective
 from flowcheck.wire.learn.cuts.p2p import SOURCE
+from flowcheck.wire.learn.jobs.sharding.hybrid import SUMMED_PARTS
+from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
+from flowcheck.wire.learn.search.parted import SUMMED
+from flowcheck.wire.learn.trainer import habits
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
@@ -62,3 +67,25 @@ def _carriers(collective: Collective) -> Iterator[FlowKey]:
     for one in collective.placements:
         if one.final and one.data_bytes and one.first_psn is not None:
             yield one.flow
+
+
+_ROLES = {
+    habits.COUNT: CollectiveRole.PARAMETER_COUNT,
+    habits.SHAPES: CollectiveRole.PARAMETER_SHAPES,
+    habits.WEIGHTS: CollectiveRole.INITIAL_WEIGHTS,
+    habits.BUFFERS: CollectiveRole.BUFFERS,
+    habits.ORDER: CollectiveRole.BUCKET_ORDER,
+    habits.SIZES: CollectiveRole.BUCKET_SIZES,
+    habits.BUCKET: CollectiveRole.BUCKET,
+    habits.USED: CollectiveRole.USED_PARAMETERS,
+    habits.PART: CollectiveRole.GRADIENT_PART,
+    GATHERED: CollectiveRole.GATHERED_PARAMETERS,
+    SCATTERED: CollectiveRole.SCATTERED_GRADIENTS,
+    SUMMED: CollectiveRole.SUMMED_GRADIENTS,
+    SUMMED_PARTS: CollectiveRole.SUMMED_GRADIENT_PARTS,
+}
+
+
+def role_of(collective: Collective) -> CollectiveRole | None:
+    """None: nothing tells what it is."""
+    return _ROLES.get(collective.meaning, CollectiveRole.OTHER) if collective.meaning else None

@@ -18,7 +18,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
 )
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.analysis.job_hints import hints_from_options
-from flowcheck.ops.analysis.loss_consequences import loss_findings
+from flowcheck.ops.analysis.packet_loss_consequences import loss_findings
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading
 
@@ -62,7 +62,7 @@ def test_the_steps_that_it_names_are_those_whose_sums_are_not_the_trainers(
         wrong, found = wrong_steps(traffic, reading), loss_findings(reading)
         if wrong:
             [one] = found
-            assert one.of(problems.LOSS_STOPS_REPLICA), (dropped, one)
+            assert one.is_any_of(problems.LOSS_STOPS_REPLICA), (dropped, one)
             assert one.arguments["steps"] == tuple(map(str, wrong))
             assert one.arguments["first"] == wrong[0]
             exact = one.arguments["exact"]
@@ -70,7 +70,7 @@ def test_the_steps_that_it_names_are_those_whose_sums_are_not_the_trainers(
             last = exact.arguments.get("last", 0)
             assert last == wrong[0] - 1, "the steps before it are the trainers'"
         else:
-            assert all(one.of(problems.LOSS_WITHOUT_EFFECT) for one in found)
+            assert all(one.is_any_of(problems.LOSS_WITHOUT_EFFECT) for one in found)
         seen.update(one.code for one in found)
     assert seen == {problems.LOSS_STOPS_REPLICA.code, problems.LOSS_WITHOUT_EFFECT.code}
 
@@ -89,7 +89,7 @@ def test_a_loss_in_the_start_up_is_told_as_that(tmp_path: Path) -> None:
             break
     assert reading.weights is not None and reading.weights.result.tobytes() != traffic.weights
     [one] = loss_findings(reading)
-    assert one.of(problems.LOSS_IN_START_UP) and "flowcheck base FILE" in str(one)
+    assert one.is_any_of(problems.LOSS_IN_START_UP) and "flowcheck base FILE" in str(one)
     missing = sum(stop - start for start, stop in reading.weights.missing)
     assert one.arguments["bytes"] == missing > 0
 

@@ -62,7 +62,7 @@ class ChainProgress:
         self.notes.append(why)
         self.restarts += 1
 
-    def hear(self, message: Message, *, ending: bool, sources: Sequence[int]) -> None:
+    def count_message(self, message: Message, *, ending: bool, sources: Sequence[int]) -> None:
         """ending: the chain was asked to end; sources: [ring] the number of its source."""
         match message:
             case Hello(stage=stage):

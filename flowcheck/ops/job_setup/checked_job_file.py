@@ -8,7 +8,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, load_job, naming_job_file
 from flowcheck.ops.job_setup.job_file_references import (
-    check_rules,
+    check_optimizers_of_jobs,
     with_factory_model,
     with_nccl_log,
 )
@@ -16,7 +16,7 @@ from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 
 
-def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+def load_checked_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
     """`load_job`, and the Python functions and the log it names are looked for: before training
     begins is when somebody can still mend them. Raises ConfigError."""
     with naming_job_file(path):
@@ -38,7 +38,7 @@ def _checked(config: JobConfig) -> JobConfig:
             if served.token_file is not None:
                 read_token(served.token_file)
     if config.persist is not None:
-        from flowcheck.vault.persist.save_format import check_save_format
+        from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
         from flowcheck.vault.persist.storage_target import check_target
 
         check_target(config.persist)
@@ -46,5 +46,5 @@ def _checked(config: JobConfig) -> JobConfig:
     if config.model.factory is not None:
         made = with_factory_model(config.model, joins=config.late_join)
         config = msgspec.structs.replace(config, model=made)
-    check_rules(config)
+    check_optimizers_of_jobs(config)
     return config

@@ -1,4 +1,5 @@
-"""The forms of NCCL's transport that a stream was written in, and the order of data in LL128."""
+"""NCCL: the forms of its transport that a stream was written in, the algorithms that are not
+followed, what mirroring one takes, and what its log says of the rings."""
 
 from flowcheck.findings.finding import Entry
 
@@ -99,4 +100,41 @@ LL128_ORDER_ASSUMED = Entry(
     'tell the release, and nothing else seen tells it; state NCCL\'s release, nccl = "2.9" or '
     '"2.10", in the job file',
     remedy=STATE_RELEASE,
+)
+
+USE_RING = "Set `NCCL_ALGO=Ring` for the trainers, so that NCCL uses rings instead."
+
+NVLS_NOT_FOLLOWED = Entry(
+    "algorithm.nvls_not_followed",
+    "NVLink SHARP is not followed: it sums inside a node and uses trees of its own between nodes",
+    remedy=USE_RING,
+)
+COLLNET_NOT_FOLLOWED = Entry(
+    "algorithm.collnet_not_followed",
+    "CollNet is not followed: the switch itself sums (SHARP), and no port carries a ring's data",
+    remedy=USE_RING,
+)
+PAT_NOT_FOLLOWED = Entry(
+    "algorithm.pat_not_followed",
+    "PAT is not followed: FlowCheck does not know its schedule of sends",
+    remedy=USE_RING,
+)
+TREES_MIRRORED = Entry(
+    "algorithm.trees_mirrored_both_ways",
+    "Trees: both directions of a port are mirrored, because following a tree needs both. Gb/s are "
+    "counted as a ring's; an inner node of a tree sends about as much.",
+)
+
+NO_RINGS = Entry(
+    "nccl_log.no_rings",
+    "NCCL's log tells no ring: rank 0 prints them (lines such as \"NCCL INFO Channel 00/02 : 0 1 2 "
+    '3"), where NCCL_DEBUG=INFO is set and NCCL_DEBUG_SUBSYS does not leave INIT out',
+    remedy="Give the log of rank 0, of a run with `NCCL_DEBUG=INFO` and INIT in "
+    "`NCCL_DEBUG_SUBSYS`.",
+)
+ANOTHER_JOB = Entry(
+    "nccl_log.another_job",
+    "NCCL's log tells rings of {logged} ranks, and those seen have {seen}: FlowCheck does not use "
+    "it, as the log of another job; name this one's",
+    remedy="Name this job's own log: `nccl_log` in the job file, or `analyze --nccl-log`.",
 )

@@ -16,8 +16,8 @@ from flowcheck.findings.catalog.refused_layouts import (
 )
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 
-BEGIN = "# Mirrored ports, as `flowcheck ports` chose them"
-MACHINE = "{machine}"
+TABLES_COMMENT = "# Mirrored ports, as `flowcheck ports` chose them"
+MACHINE_PLACEHOLDER = "{machine}"
 """Placeholder in a file name that is replaced by the machine's name."""
 
 
@@ -30,8 +30,10 @@ def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
     Raises ConfigError where a chosen port's server has no address in the layout, or where the file
     name is taken by something else.
     """
-    machines = {chosen.monitors.spots[where].monitor.machine for _, where in chosen.choice.placed}
-    if len(machines) > 1 and MACHINE not in name:
+    machines = {
+        chosen.monitors.monitor_ports[where].monitor.machine for _, where in chosen.choice.placed
+    }
+    if len(machines) > 1 and MACHINE_PLACEHOLDER not in name:
         raise ConfigError("--mirrors", name, MIRRORS_NEED_MACHINE(sorted(machines)))
     texts = {_place(name, one): mirrors_toml(chosen, one) for one in sorted(machines)}
     for path in texts:
@@ -47,7 +49,7 @@ def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
     write_mirrors()."""
     ways: dict[tuple[str, str], set[Literal["rx", "tx", "both"]]] = {}
     for pair, where in chosen.choice.placed:
-        if chosen.monitors.spots[where].monitor.machine != machine:
+        if chosen.monitors.monitor_ports[where].monitor.machine != machine:
             continue
         if not pair.host:
             raise ConfigError("cable.hosts", pair.port, NO_HOST(pair.switch))
@@ -60,7 +62,7 @@ def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
 
 def mirrors_toml(chosen: MirrorPlan, machine: str) -> str:
     """The [[mirror]] tables of one machine as TOML text. Raises ConfigError as write_mirrors()."""
-    lines = [f"{BEGIN}: put this at the end of the job file of {_quoted(machine)}."]
+    lines = [f"{TABLES_COMMENT}: put this at the end of the job file of {_quoted(machine)}."]
     for one in mirrors_of(chosen, machine):
         told = [f"{key} = {_quoted(getattr(one, key))}" for key in ("port", "host", "direction")]
         lines += ["", "[[mirror]]", *told]
@@ -68,16 +70,16 @@ def mirrors_toml(chosen: MirrorPlan, machine: str) -> str:
 
 
 def _place(name: str, machine: str) -> Path:
-    if MACHINE in name and ("/" in machine or not machine.isprintable()):
+    if MACHINE_PLACEHOLDER in name and ("/" in machine or not machine.isprintable()):
         raise ConfigError("monitor.machine", machine, MACHINE_IN_FILE_NAME())
-    return Path(name.replace(MACHINE, machine))
+    return Path(name.replace(MACHINE_PLACEHOLDER, machine))
 
 
 def _check_free(path: Path) -> None:
     with naming_file(path):
         if path.is_file() and path.stat().st_size:
             with path.open("rb") as file:
-                if file.read(len(BEGIN)) != BEGIN.encode():
+                if file.read(len(TABLES_COMMENT)) != TABLES_COMMENT.encode():
                     raise ConfigError("--mirrors", str(path), MIRRORS_FILE_TAKEN())
 
 

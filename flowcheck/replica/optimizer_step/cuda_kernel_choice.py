@@ -17,7 +17,7 @@ from flowcheck.replica.optimizer.cuda_gradient_norm import PROCESSORS
 FLOAT_FUSED_SINCE = (2, 11)
 """First torch release whose fused Adam computes in float32 with std::fma; earlier ones pass
 settings to adam_math as double (headers of the wheels 2.6.0 to 2.13.0)."""
-READ = "2.6.0 and 2.13.0"
+DISASSEMBLED_RELEASES = "2.6.0 and 2.13.0"
 """torch releases whose compiled kernels were disassembled."""
 MEASURED_WITH = {"gpu": "NVIDIA H200", "torch": "2.11.0+cu130"}
 """What all but the fused kernels in doubles were measured on (tests/data/gpu)."""
@@ -80,8 +80,12 @@ def cuda_assumptions(
     if unfit is not None:
         return (findings.CPU_FOR_GPU(unfit),)
     if arithmetic is Arithmetic.CUDA_FUSED_WIDE:
-        return (findings.GPU_KERNELS(kernels=arithmetic, releases=READ),)
-    told = [findings.GPU_KERNELS_MEASURED(kernels=arithmetic, releases=READ, **MEASURED_WITH)]
+        return (findings.GPU_KERNELS(kernels=arithmetic, releases=DISASSEMBLED_RELEASES),)
+    told = [
+        findings.GPU_KERNELS_MEASURED(
+            kernels=arithmetic, releases=DISASSEMBLED_RELEASES, **MEASURED_WITH
+        )
+    ]
     betas = {beta for group in optimizer.param_groups for beta in group.get("betas", ())}
     if arithmetic is Arithmetic.CUDA_FUSED and not all(map(is_measured, betas)):
         told.append(findings.GPU_POWERS())
