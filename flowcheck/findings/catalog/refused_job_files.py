@@ -15,7 +15,8 @@ RECORD_REFUSED = Entry(
     "{path}: {why}",
     cause="The run's record of what it learned is damaged, or of another release. Its checkpoints "
     "do not depend on it.",
-    remedy="`flowcheck restore --checkpoint FOLDER` reads a checkpoint of the run without it; "
+    remedy="`flowcheck restore --checkpoint FOLDER --template FILE --out FILE` reads a checkpoint "
+    "of the run without it; "
     "`flowcheck up JOB.toml` learns the job again when the trainer starts.",
 )
 UNKNOWN_FORMAT = Entry(

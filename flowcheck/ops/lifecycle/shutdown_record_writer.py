@@ -28,7 +28,13 @@ from flowcheck.findings.finding import Entry, Finding, plain_error_text
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
 from flowcheck.ops.watch.state.ring_reader import read_ring
-from flowcheck.ops.watch.state.shutdown_record import clock, last_sign_ns, read_end, write_end
+from flowcheck.ops.watch.state.shutdown_record import (
+    clock,
+    last_sign_ns,
+    path_to_record,
+    read_end,
+    write_end,
+)
 from flowcheck.ops.watch.state.state_reader import READ_FAILURES
 from flowcheck.ops.watch.state.traffic_silence import with_frame_ages
 from flowcheck.private_files import write_private
@@ -141,7 +147,7 @@ def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:
     runs = all_run_dirs(run)
     each = [*folders, *[None] * (len(runs) - len(folders))]
     return [
-        JobEnd(step=_step(own), checkpoint=None if folder is None else str(folder))
+        JobEnd(step=_step(own), checkpoint=path_to_record(folder) if folder else None)
         for own, folder in zip(runs, each, strict=True)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -145,7 +146,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
-        say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
+        say(f"the run before: `flowcheck status --previous --run {escape(shlex.quote(state.run))}`")
     for left in leftovers:
         say(escape(str(left)), left)
 
@@ -233,19 +234,22 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
 
 def _killed(state: ChainState) -> str:
     """What to do about a chain whose supervisor is gone."""
-    run = escape(state.run)
+    run = escape(shlex.quote(state.run))
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
         return (
             f"[red]its supervisor was killed[/]: steps {waits[0]} to {waits[1]} since it joined "
-            "the job are logged in memory, and go with it: flowcheck up joins the job again"
+            "the job are logged in memory, and go with it: "
+            "`flowcheck up JOB.toml` joins the job again"
         )
     if not any(job.step for job in state.jobs):
-        return f"[red]its supervisor was killed[/]: flowcheck down --run {run} removes what is left"
+        return (
+            f"[red]its supervisor was killed[/]: `flowcheck down --run {run}` removes what is left"
+        )
     return (
-        "[red]its supervisor was killed[/], its replica is in memory still: flowcheck restore "
-        f"--run {run} gives it back, flowcheck up and flowcheck down --run {run} make it a "
-        "checkpoint first"
+        "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore "
+        f"--run {run} --format torch --out restored.pt` gives it back; `flowcheck up JOB.toml` and "
+        f"`flowcheck down --run {run}` make it a checkpoint first"
     )
 
 
