@@ -37,7 +37,7 @@ CAPTURE_IS_A_FOLDER = Entry(
 NEITHER_FORMAT = "{path}: neither pcap nor pcapng"
 IS_COMPRESSED = Entry(
     "captured.is_compressed",
-    NEITHER_FORMAT + " but compressed by {program}: unpack it first ({command})",
+    NEITHER_FORMAT + " but compressed by {program}: unpack it first: `{command}`",
     section="arrival",
     cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
     remedy="Run the command of the sentence, and name the unpacked file.",

@@ -94,7 +94,10 @@ OVS_PORT_NOT_OPEN = Entry(
 
 # Runs.
 OPTION_DECIDED = Entry(
-    "lab.option_decided", "--{option} after `--`: lab {verb} decides it; {instead}"
+    "lab.option_decided",
+    "--{option} after `--`: lab {verb} decides it; {instead}",
+    cause="The run would not be what the command says of it.",
+    remedy="Leave it out after `--`.",
 )
 TRAINER_ENDED = Entry(
     "lab.trainer_ended",

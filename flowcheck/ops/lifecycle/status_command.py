@@ -42,14 +42,9 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
     Raises ConfigError where no chain was started there, or no job is learned that could be drawn.
     """
     where = RunDir(root)
-    try:
-        if previous:
-            where = _before(where)
-        where.settings()
-    except ConfigError as error:
-        if as_json:
-            print(_json({"run": str(where.root), "error": error.right}))
-        raise
+    if previous:
+        where = _before(where)
+    where.settings()
     if svg is not None:
         _draw(where, svg)
     state, left = (
@@ -104,10 +99,13 @@ def _draw(where: RunDir, svg: Path) -> None:
     )
 
 
-COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
-ENDED_IN_ORDER = ("ENDED", "cyan")
-"""In place of the health, which is that of a chain which follows nothing: the word and its
-colour."""
+COLOURS = {
+    "exact": "green",
+    "behind": "yellow",
+    "tainted": "magenta",
+    "stale": "red",
+    "ended": "cyan",
+}
 
 
 def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
@@ -115,8 +113,6 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
     word, colour = state.health.word.upper(), COLOURS[state.health.word]
-    if state.ended is not None and state.ended.in_order:
-        word, colour = ENDED_IN_ORDER
     say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", state.health.reason)
     for sentence, of in shutdown_record.end_sentences(state):
         say(escape(sentence), of)
