@@ -70,6 +70,11 @@ class ConfigError(FlowCheckError):
         self.place = place
         self.args = (self._finding(),)
 
+    def correct(self, right: Finding) -> None:
+        """Replaces what it says of the value."""
+        self.right = right
+        self.args = (self._finding(),)
+
     def _finding(self) -> Finding:
         told = {"place": self.place, "key": self.key, "right": self.right}
         if self.value is None:

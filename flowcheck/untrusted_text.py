@@ -49,8 +49,15 @@ def unpack_command(path: Path, begin: bytes, ending: str) -> tuple[str, str] | N
             if path.suffix == own:
                 return program, f"{program} -dk {name}"
             # without it the program does not know the new name
-            return program, f"{program} -dc {name} > {shlex.quote(f'{path}{ending}')}"
+            new = shlex.quote(str(renamed(path, "unpacked", ending)))
+            return program, f"{program} -dc {name} > {new}"
     return None
+
+
+def renamed(path: Path, how: str, ending: str) -> Path:
+    """A name for a converted copy of a file: j.toml as j.unpacked.toml; j as j.unpacked.toml where
+    the ending is .toml."""
+    return path.with_name(f"{path.stem}.{how}{path.suffix or ending}")
 
 
 def decode_text(key: str, path: Path, content: bytes, *, ending: str, lenient: bool = False) -> str:
@@ -71,7 +78,7 @@ def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
         program, command = packed
         return PACKED(program=program, command=command)
     if begin.startswith(UTF_16):
-        name, new = shlex.quote(str(path)), shlex.quote(f"{path}.utf8{ending}")
+        name, new = shlex.quote(str(path)), shlex.quote(str(renamed(path, "utf8", ending)))
         return IN_UTF_16(f"iconv -f UTF-16 -t UTF-8 {name} > {new}")
     if b"\0" in begin:
         return NOT_TEXT(begin[:BEGIN_SHOWN].hex(" "))

@@ -167,7 +167,7 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Take that mean from this output of `flowcheck ports --json`.",
+            help="Take that mean from this output of `flowcheck ports layout.toml --json`.",
         ),
     ] = None,
     roce_mtu: Annotated[

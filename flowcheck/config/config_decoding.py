@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -15,12 +16,14 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import (
     ABOVE_TABLES,
+    ALSO_UNKNOWN,
     AT_LEAST,
     DID_YOU_MEAN,
     KNOWN_KEYS,
     NOT_STATED,
     ONE_OF,
     UNKNOWN_KEY,
+    UNKNOWN_KEYS,
     WRONG_LENGTH,
     WRONG_TYPE,
 )
@@ -45,7 +48,7 @@ AnySection = TypeVar("AnySection", bound=ConfigSection)
 
 def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
     """Converts `tree` to `kind`. Raises ConfigError with the path of an unknown or wrong key."""
-    _refuse_unknown(tree, kind, "", kind)
+    refuse_unknown_keys(tree, kind)
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
@@ -123,9 +126,23 @@ def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
     return found
 
 
-def _refuse_unknown(
+def refuse_unknown_keys(tree: dict[str, Any], kind: type[ConfigSection]) -> None:
+    """Raises ConfigError about the first key of `tree`, at any depth, that `kind` does not have; it
+    names the others as well."""
+    found = list(_unknown_keys(tree, kind, "", kind))
+    if not found:
+        return
+    (key, value, hint), *more = found
+    others = [ALSO_UNKNOWN(key=key, hint=hint) for key, _, hint in more]
+    raise ConfigError(
+        key, value, UNKNOWN_KEYS(hint=hint, others=others) if others else UNKNOWN_KEY(hint)
+    )
+
+
+def _unknown_keys(
     tree: dict[str, Any], kind: type[ConfigSection], above: str, root: type[ConfigSection]
-) -> None:
+) -> Iterator[tuple[str, object, Finding]]:
+    """(key, value, what may be meant)."""
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for key, value in tree.items():
         if key not in known:
@@ -134,8 +151,9 @@ def _refuse_unknown(
             hint = DID_YOU_MEAN(f"{above}{near[0]}") if near else KNOWN_KEYS(known)
             if above and key in [field.encode_name for field in msgspec.structs.fields(root)]:
                 hint = ABOVE_TABLES(key)
-            raise ConfigError(f"{above}{key}", value, UNKNOWN_KEY(hint))
+            yield f"{above}{key}", value, hint
+            continue
         below = _sections(kind).get(key)
         for part in value if isinstance(value, list) else [value]:
             if below is not None and isinstance(part, dict):
-                _refuse_unknown(part, below, f"{above}{key}.", root)
+                yield from _unknown_keys(part, below, f"{above}{key}.", root)

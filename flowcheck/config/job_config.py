@@ -17,7 +17,7 @@ from flowcheck.config.capture_config import (
     SourceConfig,
     StagingConfig,
 )
-from flowcheck.config.config_decoding import ConfigSection, convert
+from flowcheck.config.config_decoding import ConfigSection, convert, refuse_unknown_keys
 from flowcheck.config.model_config import (
     GradientLogConfig,
     GradientsConfig,
@@ -37,7 +37,7 @@ from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_optimizers import NOT_STATED
+from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
     LEARNED_FOR_LOGS,
@@ -50,7 +50,7 @@ from flowcheck.findings.catalog.refused_settings import (
     UNREADABLE,
     VERSION,
 )
-from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
+from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER, followed_names
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
@@ -215,6 +215,9 @@ def naming_job_file(path: Path) -> AbstractContextManager[None]:
 
 def job_from(tree: dict[str, Any]) -> JobConfig:
     """The checked settings of a job file whose TOML is parsed. Raises ConfigError."""
+    refuse_unknown_keys(tree, JobConfig)  # first, for a misspelt table looks like a missing one
+    if isinstance(name := tree.get("optimizer"), str):
+        raise ConfigError("optimizer", name, TABLE_NOT_NAME(followed_names()))
     own = tree.get("job", [])
     told = isinstance(own, list) and all(isinstance(o, dict) and "optimizer" in o for o in own)
     if "optimizer" not in tree and own and told:

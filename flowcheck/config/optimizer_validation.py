@@ -45,7 +45,7 @@ from flowcheck.findings.catalog.refused_settings import (
     VERSION,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.optimizer_rules.torch_optimizers import KEYS
+from flowcheck.optimizer_rules.torch_optimizers import KEYS, followed_names
 
 REST = "rest"
 NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
@@ -115,7 +115,7 @@ def _check_maker(optimizer: OptimizerConfig) -> None:
         _check_each(optimizer)
         return
     if not optimizer.name:
-        raise ConfigError("optimizer", "", NAME_NOT_STATED(NAME_NEEDED()))
+        raise ConfigError("optimizer.name", None, NAME_NOT_STATED(NAME_NEEDED(followed_names())))
     _check_class(optimizer)
 
 
@@ -132,7 +132,7 @@ def _check_each(optimizer: OptimizerConfig) -> None:
         raise ConfigError("optimizer.each.key", next(key for key in keys if key), KEYS_DIFFER())
     for part in optimizer.per_optimizer:
         if not part.name or not part.computes_steps:
-            raise ConfigError("optimizer.each.name", part.name, NAME_NEEDED())
+            raise ConfigError("optimizer.each.name", part.name, NAME_NEEDED(followed_names()))
         _check_class(part, "optimizer.each")
 
 

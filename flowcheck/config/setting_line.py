@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError, RunDirError
-from flowcheck.findings.catalog.general_errors import AT_LINE, IN_FILE
+from flowcheck.findings.catalog.general_errors import AT_LINE, BESIDE_SETTINGS, IN_FILE
 from flowcheck.findings.finding import Finding
 
 _STATEMENT = re.compile(r"""\s*(?:\[|[\w."'-]+\s*(?:\.\s*[\w"'-]+\s*)*=)""")
 """How a statement may begin; a line within a list or a text may look so as well."""
+_FUNCTION = re.compile(r"(.*\.py):\w+")
 _PART = re.compile(r"[^.\[\]]+")
 """Of a key such as source[0].speed."""
 STATEMENTS_MAX = 2000
@@ -32,15 +33,33 @@ KeyPath = tuple[str | int, ...]
 @contextmanager
 def naming_file_and_line(path: Path, kind: type[msgspec.Struct]) -> Iterator[None]:
     """A ConfigError from within about a key of the settings in `path` tells the file, and the line
-    where the key stands. kind: the settings; an error about anything else stays as it is."""
+    where the key stands, and the file that is meant where a relative path is taken from the wrong
+    folder. kind: the settings; an error about anything else stays as it is."""
     try:
         yield
     except ConfigError as error:
         if error.place is None and not isinstance(error, RunDirError):
             place = _place(path, kind, error)
+            if place is not None and (found := _beside(path, error.value)) is not None:
+                here = Path.cwd()
+                error.correct(BESIDE_SETTINGS(why=error.right, found=found, folder=here))
             if place is not None:
                 error.locate(place)
         raise
+
+
+def _beside(settings: Path, value: object) -> Path | None:
+    """The file that `value` names as seen from the settings file, where the working directory has
+    none of that name; None: there is none, or it is no relative path. value: a path, or the
+    "file.py:function" of a factory."""
+    if not isinstance(value, str):
+        return None
+    stated = _FUNCTION.sub(r"\1", value)
+    with suppress(OSError, ValueError):
+        there = settings.absolute().parent / stated
+        if not Path(stated).is_absolute() and there.is_file() and not Path(stated).exists():
+            return there
+    return None
 
 
 def _place(path: Path, kind: type[msgspec.Struct], error: ConfigError) -> Finding | None:

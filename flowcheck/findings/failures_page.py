@@ -36,16 +36,20 @@ table for each of its files.
 
 def quoted(entry: Entry) -> str:
     """Its sentence with an ellipsis in the place of what differs each time."""
-    parts = string.Formatter().parse(entry.sentence)
-    said = "".join(text + ("" if name is None else "\u2026") for text, name, _, _ in parts)
-    return said.replace("\n", " ")
+    return with_ellipses(entry.sentence).replace("\n", " ")
+
+
+def with_ellipses(text: str) -> str:
+    """A sentence or remedy of the catalogue without its arguments."""
+    parts = string.Formatter().parse(text)
+    return "".join(said + ("" if name is None else "\u2026") for said, name, _, _ in parts)
 
 
 def _row(entry: Entry) -> str:
     """A sentence with backticks stands between two of them."""
     said = quoted(entry)
     code = f"`` {said} ``" if "`" in said else f"`{said}`"
-    return f"| {code} | {entry.cause} | {entry.remedy} |\n"
+    return f"| {code} | {entry.cause} | {with_ellipses(entry.remedy)} |\n"
 
 
 def table(section: str) -> str:

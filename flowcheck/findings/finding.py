@@ -20,6 +20,7 @@ import math
 import os
 import pkgutil
 import re
+import shlex
 import string
 from collections.abc import Iterator, Mapping
 from enum import Enum, StrEnum
@@ -98,7 +99,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         if entry is None:
             return "" if self.stored_remedy is msgspec.UNSET else self.stored_remedy
         if entry.remedy:
-            return _LINK.sub(r"\1", entry.remedy)
+            return _LINK.sub(r"\1", entry.remedy_of(self.arguments))
         return next((one.remedy for one in self._within() if one.remedy), "")
 
     def _within(self) -> Iterator[Finding]:
@@ -114,6 +115,9 @@ class Entry:
 
     Arguments are named in the sentence as str.format has it, `{bytes:,}`. An argument is what the
     sentence shows: what it rounds is rounded before, so that equal sentences are equal findings.
+    In a command, `{run!q}` is quoted for a shell. Commands with options or arguments stand between
+    backticks, in sentence and remedy, and run as they are printed; in capitals (FILE, JOB.toml)
+    stands what only the reader knows (tests/unit/test_remedy_commands.py).
     """
 
     def __init__(
@@ -128,11 +132,11 @@ class Entry:
         also: tuple[str, ...] = (),
         between: str = "",
     ) -> None:
-        """cause: what it means, remedy: what to do (Markdown). until_audit: its findings are
-        assumed until an audit passes. section: of the page of failures, where it has a row there
-        (failures_page.py). also: arguments that the sentence does not show. between:
-        stands between what a list has; "": semicolons between findings, else commas. Raises
-        ValueError where the code is another entry's already."""
+        """cause: what it means, remedy: what to do (Markdown; it may show arguments of the
+        sentence). until_audit: its findings are assumed until an audit passes. section: of the
+        page of failures, where it has a row there (failures_page.py). also: arguments that the
+        sentence does not show. between: stands between what a list has; "": semicolons between
+        findings, else commas. Raises ValueError where the code is another entry's already."""
         if code in _ENTRIES:
             raise ValueError(f"two entries of the catalogue have the code {code}")
         self.code, self.sentence = code, sentence
@@ -166,10 +170,24 @@ class Entry:
         except (LookupError, AttributeError):
             return None
 
+    def remedy_of(self, arguments: Mapping[str, Any]) -> str:
+        """What to do, with these arguments in their places."""
+        try:
+            return _FORMATTER.vformat(self.remedy, (), arguments)
+        except (LookupError, AttributeError):
+            return self.remedy
+
 
 class _Formatter(string.Formatter):
     """str.format, but for a value of another type than the sentence takes, which is shown as it
-    is: "nan", or what another program wrote."""
+    is: "nan", or what another program wrote; and `!q` quotes a word for a shell."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return (
+            shlex.quote(str(value))
+            if conversion == "q"
+            else super().convert_field(value, conversion)
+        )
 
     def format_field(self, value: Any, format_spec: str) -> str:
         try:

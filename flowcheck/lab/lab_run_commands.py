@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -227,7 +228,8 @@ def record(
     print(f"{found.capture}: {found.frames} frames, {found.bytes} bytes, {found.steps} steps")
     print(f"{found.truth}: {found.collectives} collectives")
     if found.job:
-        print(f"flowcheck replay {found.capture} --job {found.job} --digests")
+        capture, job = shlex.quote(str(found.capture)), shlex.quote(str(found.job))
+        print(f"flowcheck replay {capture} --job {job} --digests")
 
 
 def cost(

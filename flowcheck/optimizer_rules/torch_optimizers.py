@@ -150,6 +150,12 @@ REPLAY_DEFAULT = "sgd"
 _BY_NAME = {rule.name: rule for rule in (*RULES, NO_OPTIMIZER)}
 
 
+def followed_names() -> tuple[str, ...]:
+    """Names of the classes that have a row and are followed, for messages; the installed torch may
+    have more."""
+    return tuple(sorted(rule.name for rule in RULES if rule.refused is None))
+
+
 def rule_named(name: str) -> OptimizerRule:
     """The row of an optimizer; UNLISTED if it has none. name: its name in a job file, in lower
     case."""

@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     ENDED_AT_IMPORT,
     FORM,
     NAME_MISSING,
+    NO_FILE,
     NO_FUNCTION,
     NOT_CALLABLE,
     OF_A_CHECKPOINT,
@@ -79,6 +80,8 @@ def load_callable(key: str, where: str) -> Callable[..., Any]:
         raise ConfigError(key, where, FORM())
     try:
         if place.endswith(".py"):
+            if not Path(place).is_file():
+                raise ConfigError(key, where, NO_FILE(Path(place).absolute()))
             found = _named(key, where, import_file(Path(place)))
         else:
             sys.path.insert(0, "")  # as `python -m` has it

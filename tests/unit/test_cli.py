@@ -244,7 +244,7 @@ def test_a_run_that_was_never_started_is_one_sentence(
     tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
     sentence = refused(*verb, "--run", tmp_path / "nowhere")
-    assert "no chain was started there: flowcheck up JOB.toml" in sentence
+    assert "no chain was started there: `flowcheck up JOB.toml`" in sentence
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -328,6 +328,6 @@ def test_a_folder_for_a_capture_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_status_of_nothing_is_json_for_programs(tmp_path: Path) -> None:
-    code, out, _ = flowcheck("status", "--run", tmp_path / "nowhere", "--json")
-    assert code == 2
-    assert json.loads(out)["error"]["code"] == NO_CHAIN_STARTED.code
+    code, out, err = flowcheck("status", "--run", tmp_path / "nowhere", "--json")
+    assert (code, out) == (2, "")
+    assert json.loads(err)["finding"]["code"] == NO_CHAIN_STARTED.code

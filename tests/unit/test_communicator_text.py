@@ -108,7 +108,7 @@ def test_the_words_say_ring_mix_and_what_to_mirror(
     assert lines[0].startswith("Communicator 0: a ring of 4 ranks, 2 channels, NCCL 2.23")
     text = "\n".join(lines)
     assert "ring    0 fe80::a00:1 -> 1 fe80::a00:2 -> 2 ? -> 3 fe80::a00:4 -> 0" in text
-    assert "carry everything, 50 % of it once only" in text
+    assert "carry everything, 50 % of it in one copy only" in text
     assert "1 -> 2 (out of fe80::a00:2) or 2 -> 3 (into fe80::a00:4): everything is seen" in text
 
 

@@ -162,13 +162,13 @@ def test_each_thread_has_its_own_reason() -> None:
     found: list[bool] = []
 
     def other() -> None:
-        found.append(core_finding(errno.EINVAL, "r").of(CORE_REFUSED))
+        found.append(core_finding(errno.EINVAL, "r").is_any_of(CORE_REFUSED))
 
     assert lib.fc_ring_set_readers(ring(), 0) == -errno.EINVAL
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert found == [True] and core_finding(errno.EINVAL, "r").of(RING_READERS_REFUSED)
+    assert found == [True] and core_finding(errno.EINVAL, "r").is_any_of(RING_READERS_REFUSED)
 
 
 def test_a_wrong_failure_is_found() -> None:

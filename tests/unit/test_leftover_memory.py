@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,7 @@ def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
         killed(root, shm, "replica")
     (left,) = leftover_memory.summary_findings(leftover_memory.find_leftover_memory())
     assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=6)
-    assert str(left).endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
+    assert str(left).endswith(f"with its replica: `flowcheck down --run {tmp_path}/r`")
     assert cleared(tmp_path / "r").kept == [], "whoever asks looks after all of it"
     alone = tmp_path / "s" / "jobs" / "2"  # a chain's name may be anything
     killed(alone, shm)
@@ -131,7 +132,7 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
     (tmp_path / "r" / "memory").unlink()
     done = cleared(tmp_path / "other")
     assert done.removed == [] and done.kept[0].finding.is_any_of(LEFT_REMOVABLE)
-    assert "flowcheck down removes it" in str(done.kept[0].finding)
+    assert "`flowcheck down` removes it" in str(done.kept[0].finding)
     assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
 
 
@@ -186,7 +187,7 @@ def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
     )
     said = capsys.readouterr().out
     assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said
-    assert f"--run {tmp_path}/[red]run removes" in said
+    assert f"--run {shlex.quote(f'{tmp_path}/[red]run')}` removes" in said
 
 
 def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path) -> None:

@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.refused_commands import (
     SPARSE_MODULE,
     STATIC_GRAPH,
 )
-from flowcheck.findings.catalog.refused_user_code import FORM, RAISED
+from flowcheck.findings.catalog.refused_user_code import FORM, NO_FILE, RAISED
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -193,7 +193,7 @@ def fails(error: str) -> Like:
     ("where", "words", "wanted"),
     [
         ("nowhere", [], FORM),
-        ("absent.py:make", [], fails("there is no file .*absent.py")),
+        ("absent.py:make", [], like(NO_FILE, path=re.compile(".*absent.py"))),
         ("torch.nn:Linear", ["in_features=3"], fails("out_features")),
         ("torch.nn:Linear", ["3"], FACTORY_ARGUMENT),
         ("torch.nn:Absent", [], fails("Absent")),

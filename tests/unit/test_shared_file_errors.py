@@ -85,5 +85,5 @@ def test_a_ring_of_another_release_is_told_from_one_that_is_damaged(shm: Path) -
     (shm / "ring").write_bytes(content)
     found = refused(lambda: FrameRing.open(shm / "ring"))
     error = found.arguments["error"]
-    assert found.of(files.OTHER_LAYOUT)
-    assert isinstance(error, Finding) and error.of(OTHER_LAYOUT_VERSION)
+    assert found.is_any_of(files.OTHER_LAYOUT)
+    assert isinstance(error, Finding) and error.is_any_of(OTHER_LAYOUT_VERSION)

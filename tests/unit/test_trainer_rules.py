@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     ENDED_AT_IMPORT,
     FACTOR_NOT_CALLABLE,
     NAME_MISSING,
+    NO_FILE,
     RAISED,
     RATE_NOT_FINITE,
 )
@@ -108,7 +109,7 @@ def test_a_schedule_that_cannot_be_had_is_refused_with_what_is_wrong(tmp_path: P
         ("nowhere", SCHEDULE_UNKNOWN),
         (
             f"{tmp_path}/none.py:f",
-            like(RAISED, error=re.compile("there is no file /.*/none.py")),
+            like(NO_FILE, path=re.compile("/.*/none.py")),
         ),
         (
             f"{bad}:missing",

@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     ENDED_AT_IMPORT,
     FORM,
     NAME_MISSING,
+    NO_FILE,
     NO_FUNCTION,
     NOT_CALLABLE,
     RAISED,
@@ -79,7 +80,7 @@ def fails(error: str) -> Wanted:
     ("where", "wanted"),
     [
         ("train.py", FORM),
-        ("gone.py:make", fails("there is no file")),
+        ("gone.py:make", like(NO_FILE, path=re.compile("gone.py"))),
         ("train.py:WIDTH", NOT_CALLABLE),
         ("train.py:no_such", NAME_MISSING("train.py", "no_such", "make, other")),
         (

@@ -98,7 +98,7 @@ def test_what_a_chain_was_is_told_after_its_end_also_to_who_comes_later(tmp_path
     run.remove(keep_records=True)
     for reader in (stayed, StateReader(run.root, cached_s=0.0)):
         state = reader.state()
-        assert state.health.word is HealthWord.STALE and over(state) == 1
+        assert state.health.word is HealthWord.ENDED and over(state) == 1
         assert state.health.reason == ENDED(
             run=run.root, time="2001-09-09 01:46:40 UTC", by=SIGNAL_INT()
         )

@@ -72,7 +72,8 @@ def curl(*words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("word", "status"), [("exact", 200), ("behind", 200), ("tainted", 503), ("stale", 503)]
+    ("word", "status"),
+    [("exact", 200), ("behind", 200), ("tainted", 503), ("stale", 503), ("ended", 503)],
 )
 def test_health_is_a_status_that_a_probe_understands_and_a_reason(
     serve: Serve, word: str, status: int

@@ -132,7 +132,7 @@ def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Pat
     words = [sys.executable, "-m", "flowcheck", "top", "--json", "--run", str(tmp_path / "none")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert json.loads(done.stdout)["health"]["reason"]["code"] == "health.no_chain"
+    assert done.stdout == "" and json.loads(done.stderr)["finding"]["code"] == NO_CHAIN_STARTED.code
 
 
 def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_it_was(

@@ -44,7 +44,7 @@ STATE_KNOWN = Entry(
 )
 NO_UPDATER = Entry(
     "base.no_updater",
-    "{run}: no updater is running that could take a file; start it with flowcheck up JOB.toml",
+    "{run}: no updater is running that could take a file; start it with `flowcheck up JOB.toml`",
     remedy=UP,
 )
 START_WAS_SEEN = Entry(
@@ -154,7 +154,8 @@ NO_REPLICA = Entry(
     "audit.no_replica",
     "{run}: there is no replica to compare: no job was learned there, or no step of it is recorded",
     cause="Nothing was followed in this run directory so far.",
-    remedy="Name with `--run` the run directory of a chain that applied steps; `flowcheck analyze` "
+    remedy="Name with `--run` the run directory of a chain that applied steps; `flowcheck analyze "
+    "FILE...` "
     "on the captures shows why no job is learned.",
 )
 STEP_UNKNOWN = Entry(

@@ -37,7 +37,7 @@ CAPTURE_IS_A_FOLDER = Entry(
 NEITHER_FORMAT = "{path}: neither pcap nor pcapng"
 IS_COMPRESSED = Entry(
     "captured.is_compressed",
-    NEITHER_FORMAT + " but compressed by {program}: unpack it first ({command})",
+    NEITHER_FORMAT + " but compressed by {program}: unpack it first: `{command}`",
     section="arrival",
     cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
     remedy="Run the command of the sentence, and name the unpacked file.",
@@ -117,9 +117,10 @@ LOSS_STOPS_REPLICA = Entry(
     "captured.loss_stops_replica",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "
     "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and stops "
-    "before step {first}. Find where copies are dropped (flowcheck switch check), or mirror a "
+    "before step {first}. Find where copies are dropped (`flowcheck switch check --os OS --source "
+    "PORT --monitor PORT --source-gbps N --monitor-gbps N`), or mirror a "
     "second port that carries the same chunks; a live chain goes on behind the loss with two later "
-    "checkpoints of the trainer (flowcheck base FILE --then LATER)",
+    "checkpoints of the trainer (`flowcheck base FILE --then LATER`)",
     section="loss",
     cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
     "of the table of flows says on which connection.",
@@ -130,7 +131,7 @@ LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights (of the "
     "job of communicator {communicator}): no replica can begin from them; give it a checkpoint of "
-    "the trainer (flowcheck base FILE), or start the job again while the capture runs",
+    "the trainer (`flowcheck base FILE`), or start the job again while the capture runs",
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",

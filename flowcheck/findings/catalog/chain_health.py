@@ -9,7 +9,7 @@ _FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it
 # Of the chain: its processes, its ports, what cannot be read.
 
 NOT_READ = Entry("health.not_read", "it is being read")
-NO_CHAIN = Entry("health.no_chain", "no chain was started there: flowcheck up JOB.toml")
+NO_CHAIN = Entry("health.no_chain", "no chain was started there: `flowcheck up JOB.toml`")
 READ_FAILED = Entry(
     "health.read_failed",
     "{what} cannot be read just now: {error}",
@@ -28,7 +28,8 @@ SUPERVISOR_GONE = Entry(
     "health.supervisor_gone",
     "the supervisor is gone: nothing is captured; the replica is still in memory",
     cause="The supervisor was killed; nothing follows the job.",
-    remedy="`flowcheck up` saves the replica and follows the job again; `flowcheck restore` gives "
+    remedy="`flowcheck up JOB.toml` saves the replica and follows the job again; "
+    "`flowcheck restore --template FILE --out FILE` gives "
     "the step at once.",
 )
 SUPERVISOR_HANGS = Entry(
@@ -36,13 +37,15 @@ SUPERVISOR_HANGS = Entry(
     "the supervisor does not respond: its last heartbeat is {seconds} s old",
     cause="The supervisor is stopped or gets no processor.",
     remedy="See its process (`ps`), the load and the memory; if it stays, `flowcheck down`, then "
-    "`flowcheck up`.",
+    "`flowcheck up JOB.toml`.",
 )
 HEARTBEAT_BEFORE_BOOT = Entry(
     "health.heartbeat_before_boot",
     "the supervisor does not respond: its last heartbeat is from before this machine started",
     cause="The machine was restarted since, and the replica's memory is gone.",
-    remedy="`flowcheck restore --checkpoint FOLDER` gives the last saved step; `flowcheck up` "
+    remedy="`flowcheck restore --checkpoint FOLDER --template FILE --out FILE` gives the last "
+    "saved "
+    "step; `flowcheck up JOB.toml` "
     "follows the job again.",
 )
 CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
@@ -102,8 +105,8 @@ AUDIT_FAILED_AT = Entry(
 )
 NEVER_AUDITED = Entry(
     "health.never_audited",
-    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE "
-    "--run {run}",
+    "never audited: compare the replica with a checkpoint of the trainer, `flowcheck audit FILE "
+    "--run {run!q}`",
     section="replica",
     cause="Nothing contradicts the replica, and nothing proved it either.",
     remedy="Audit it with the first checkpoint that the trainer writes.",
@@ -115,7 +118,7 @@ OLDER_PARAMETERS = Entry(
 )
 BASE_MISSING = Entry(
     "health.base_missing",
-    "the job began with an unknown state: give it with flowcheck base FILE",
+    "the job began with an unknown state: give it with `flowcheck base FILE`",
     section="replica",
     cause="The trainer resumed from a file FlowCheck never saw.",
     remedy="Give that file: `flowcheck base FILE`.",
@@ -123,12 +126,12 @@ BASE_MISSING = Entry(
 BASE_MISSING_LOGGED = Entry(
     "health.base_missing_logged",
     "the job was joined midstream; its steps {first} to {last} since then are logged: with two "
-    "checkpoints of the trainer, flowcheck base FILE --then LATER makes the replica go on",
+    "checkpoints of the trainer, `flowcheck base FILE --then LATER` makes the replica go on",
 )
 BASE_MISSING_NONE_LOGGED = Entry(
     "health.base_missing_none_logged",
     "the job was joined midstream; nothing is logged yet: with two checkpoints of the trainer, "
-    "flowcheck base FILE --then LATER makes the replica go on",
+    "`flowcheck base FILE --then LATER` makes the replica go on",
 )
 STAYS_FOR_BASE = Entry("health.stays_for_base", "the replica stays at step {step}; {base}")
 STAYS_BEFORE_LOST = Entry(
@@ -138,8 +141,9 @@ STAYS_BEFORE_LOST = Entry(
 LOST_STEP = Entry(
     "health.lost_step",
     "step {step} was lost: {why}; the replica stays before it, until the job starts again from "
-    "one of its steps, or two checkpoints that the trainer writes from now on are given: flowcheck "
-    "base FILE --then LATER",
+    "one of its steps, or two checkpoints that the trainer writes from now on are given: "
+    "`flowcheck "
+    "base FILE --then LATER`",
 )
 
 # Of what arrives.
@@ -153,8 +157,10 @@ SILENT = Entry(
     cause="All was well before (`stale`): the job ended or stands still, or the mirror no longer "
     "brings it, as after a switch that restarted without the session; the replica keeps the last "
     "complete step.",
-    remedy="Look at the trainers; if they train, at the session (`flowcheck switch render … --part "
-    "check`) and the link of the monitor port. Steps that pass meanwhile are lost: see below.",
+    remedy="Look at the trainers; if they train, at the session (`flowcheck switch render --os OS "
+    "--source "
+    "PORT --monitor PORT --part check` prints what shows it) and the link of the monitor port. "
+    "Steps that pass meanwhile are lost: see below.",
 )
 QUIET = Entry(
     "health.quiet", "nothing of the job arrived for {seconds} s{pace}; before that {reason}"

@@ -143,7 +143,7 @@ STEP_OF_NAME = Entry(
     "download.step_of_name",
     "{url}: {name} holds step {step} of {digest}",
     cause="The folder holds another step than its name says: it was renamed, or damaged.",
-    remedy="Restore another step, or run `flowcheck verify` on it.",
+    remedy="Restore another step, or check it: `flowcheck verify FOLDER`.",
 )
 NOTHING_DURABLE = Entry(
     "download.nothing_durable",
@@ -216,13 +216,15 @@ CHECKSUM_MISMATCH = Entry(
     "download.checksum_mismatch",
     "{url}: {file}: checksum mismatch, also after a retry",
     cause="Bytes were changed on the way, or the file on the server is damaged.",
-    remedy="Run `flowcheck verify` on the server's copy; if it is whole, download again.",
+    remedy="Check the server's copy there, `flowcheck verify FOLDER`; if it is whole, download "
+    "again.",
 )
 DAMAGED_STEP = Entry(
     "download.damaged_step",
     "{url}: step {step}: {fault}",
     cause="The step on the server is not as its manifest says.",
-    remedy="Run `flowcheck verify` on the server, and restore another step with `--step`.",
+    remedy="Check it on the server, `flowcheck verify FOLDER`, and restore another step with "
+    "`--step N`.",
 )
 DISK_TOO_SMALL = Entry(
     "download.disk_too_small",

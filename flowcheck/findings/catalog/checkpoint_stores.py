@@ -37,7 +37,7 @@ DAMAGED_FILE = Entry(
     "store.damaged_file",
     "{file} is not as its manifest says: it cannot be served",
     cause="A file of a checkpoint was changed or torn.",
-    remedy="`flowcheck verify` names the tensor; restore another step.",
+    remedy="`flowcheck verify FOLDER` names the tensor; restore another step.",
     section="saving",
 )
 NOT_AS_SENT = Entry(

@@ -4,7 +4,7 @@ from flowcheck.findings.finding import Entry
 
 NCCL_LOG = (
     "Run rank 0 of the trainers with `NCCL_DEBUG=INFO` and give FlowCheck what it printed: "
-    '`nccl_log = "rank0.log"` in the job file, or `flowcheck analyze --nccl-log rank0.log`.'
+    '`nccl_log = "rank0.log"` in the job file, or `flowcheck analyze FILE... --nccl-log rank0.log`.'
 )
 
 # Which connection carries which channel, where sizes do not tell.

@@ -10,6 +10,13 @@ SETTING_MISSING = Entry("setting.missing", "{key} is not set: {right}{place}")
 """place: where it stands, or is to stand; null: not in a file."""
 IN_FILE = Entry("setting.in_settings_file", "; see {file}")
 AT_LINE = Entry("setting.at_line_of_file", "; see {file}, line {line}")
+BESIDE_SETTINGS = Entry(
+    "setting.beside_settings",
+    "{why}; {found} is there: relative paths of a job file begin at the working directory of the "
+    "command ({folder}), not at the job file",
+    cause="The path is meant from the job file's folder.",
+    remedy="Start the command in the job file's folder, or state the full path.",
+)
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
 # What the parser of command lines refuses, in its own words.

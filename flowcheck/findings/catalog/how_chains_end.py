@@ -5,8 +5,9 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 _WHERE_LOST = (
-    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and `flowcheck switch "
-    "check` find the cause. `flowcheck base FILE --then LATER` makes a replica that stopped go "
+    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and, with the "
+    "options of its session, `flowcheck switch check --help` find the cause. `flowcheck base FILE "
+    "--then LATER` makes a replica that stopped go "
     "on."
 )
 
@@ -44,7 +45,8 @@ LOST_AND_STAYS = Entry(
 )
 NO_BASE_AFTER_JOIN = Entry(
     "outcome.no_base_after_join",
-    "the job was joined midstream, and no base was given (flowcheck base FILE --then LATER): none "
+    "the job was joined midstream, and no base was given (`flowcheck base FILE --then LATER`): "
+    "none "
     "of its steps since then was applied",
     cause="A job that ran before FlowCheck has an unknown state.",
     remedy="Give two checkpoints of the trainer while the chain runs: `flowcheck base FILE --then "
@@ -62,20 +64,21 @@ NO_FRAME = Entry(
     "no frame came from any source: check that the mirror is switched on and leads here",
     section="arrival",
     cause="The capture ran and no frame reached it.",
-    remedy="Run the `check` part of `flowcheck switch render` on the switch: is the session up, "
+    remedy="Run on the switch what `flowcheck switch render --os OS --source PORT --monitor PORT "
+    "--part check` prints: is the session up, "
     "does the monitor port have link? A capture port keeps no address, but its link must be up.",
 )
 NO_COMPLETE_STEP = Entry(
     "outcome.no_complete_step",
     "the job was learned, but no step of it was complete before the end",
     cause="Each step has gaps, or the capture is too short.",
-    remedy="Capture longer; `flowcheck analyze` shows what is missing.",
+    remedy="Capture longer; `flowcheck analyze FILE...` shows what is missing.",
 )
 NO_JOB_LEARNED = Entry(
     "outcome.no_job_learned",
     "no job was learned from {frames:,} frames",
     cause="The frames do not tell a job.",
-    remedy="`flowcheck analyze` on the same captures shows what they hold.",
+    remedy="`flowcheck analyze FILE...` on the same captures shows what they hold.",
 )
 INTERRUPTED = Entry("outcome.interrupted", "stopped by a signal before the end of the capture")
 
@@ -129,7 +132,7 @@ NO_CHECKPOINT_THERE = Entry(
 STAYS_IN_MEMORY = Entry(
     "replica_kept.stays_in_memory",
     "no checkpoint can be written ({error}), so the replica stays in memory: make room, then "
-    "flowcheck down --run {run} keeps it",
+    "`flowcheck down --run {run!q}` keeps it",
     section="saving",
     cause="The chain has ended, and its last step is in shared memory alone.",
     remedy="Make room and run that command before the machine restarts.",
@@ -138,7 +141,7 @@ FAILED_AND = Entry("replica_kept.failed_and", "{failure}; and {then}")
 KEPT_NOWHERE = Entry(
     "replica_kept.nowhere",
     "the chain that ran in {run} was killed, and its replica can be written nowhere ({error}): "
-    "make room, or give it up with flowcheck down --run {run} --discard",
+    "make room, or give it up with `flowcheck down --run {run!q} --discard`",
 )
 RESCUED = Entry("replica_kept.rescued", "the chain that ran in {run} was killed; {done}")
 REPLICA_KEPT = Entry("replica_kept.kept", "its replica is kept in {folders}")
@@ -154,31 +157,34 @@ NO_MEMORY_TO_KEEP = Entry(
 DISCARDED = Entry("replica_kept.discarded", "its replica was given up (--discard)")
 STAGES_STILL_RUN = Entry(
     "replica_kept.stages_still_run",
-    "stages of the killed chain still run: {stages}; flowcheck down --run {run} ends them",
+    "stages of the killed chain still run: {stages}; `flowcheck down --run {run!q}` ends them",
 )
 
 # Shared memory that killed chains left.
 
 LEFT_REMOVABLE = Entry(
     "leftovers.removable",
-    "a killed chain left {mib} MiB of shared memory in {memory}: flowcheck down removes it",
+    "a killed chain left {mib} MiB of shared memory in {memory}: `flowcheck down` removes it",
 )
 LEFT_BY_CHAIN = Entry(
     "leftovers.by_chain",
-    "the chain in {run} was killed and left {mib} MiB of shared memory: flowcheck down --run {run}",
+    "the chain in {run} was killed and left {mib} MiB of shared memory: `flowcheck down --run "
+    "{run!q}`",
 )
 LEFT_WITH_REPLICA = Entry(
     "leftovers.with_replica",
     "the chain in {run} was killed and left {mib} MiB of shared memory with its replica: "
-    "flowcheck down --run {run}",
+    "`flowcheck down --run {run!q}`",
     section="processes",
     cause="A supervisor was killed (kill -9, out of memory); its replica is still in memory.",
-    remedy="`flowcheck restore --run …` gives the step back at once; `flowcheck up` or `down` "
+    remedy="`flowcheck restore --run {run!q} --template FILE --out FILE` gives the step back at "
+    "once; "
+    "`flowcheck up JOB.toml` or `flowcheck down --run {run!q}` "
     "write it as a checkpoint first.",
 )
 LEFT_BY_SEVERAL = Entry(
     "leftovers.by_several",
-    "{chains} killed chains left {mib} MiB of shared memory: flowcheck status --leftovers lists "
+    "{chains} killed chains left {mib} MiB of shared memory: `flowcheck status --leftovers` lists "
     "them",
 )
 LEFT_REMOVED = Entry("leftovers.removed", "removed {path}: its supervisor was killed")

@@ -22,7 +22,8 @@ NO_ALL_REDUCE = Entry(
     "no all-reduce was read: nothing here trains data-parallel yet, or too little of it was "
     "captured",
     cause="The trainers have not begun, or other ports carry their gradients.",
-    remedy="Check with `flowcheck ports` that the mirrored ports carry the gradients; wait one "
+    remedy="Check with `flowcheck ports layout.toml` that the mirrored ports carry the gradients; "
+    "wait one "
     "iteration.",
 )
 NO_BUCKET_PLAN = Entry(

@@ -36,11 +36,11 @@ NOT_FOLLOWED = Entry(
 )
 WAITS_FOR_BASE = Entry(
     "restart.waits_for_base",
-    "what a later incarnation of the job sends waits for a base (flowcheck base FILE): {reason}",
+    "what a later incarnation of the job sends waits for a base (`flowcheck base FILE`): {reason}",
 )
 WAITS_FOR_TWO_CHECKPOINTS = Entry(
     "restart.waits_for_two_checkpoints",
-    "what the job sends since waits for a base (flowcheck base FILE --then LATER): {reason}",
+    "what the job sends since waits for a base (`flowcheck base FILE --then LATER`): {reason}",
 )
 REPLICA_KEPT = Entry(
     "restart.replica_kept", "{what}; the replica's step {step} is kept as {folder}"
@@ -49,14 +49,16 @@ OTHER_KIND = Entry(
     "restart.other_kind",
     "one incarnation reduces whole gradients, the other one shards them",
     cause="The job came back with another way of training in parallel.",
-    remedy="`flowcheck down` and `flowcheck up` begin anew with the new job; the old replica is "
+    remedy="`flowcheck down` and `flowcheck up JOB.toml` begin anew with the new job; the old "
+    "replica is "
     "kept as a checkpoint.",
 )
 OTHER_PARAMETERS = Entry(
     "restart.other_parameters",
     "it has other parameters than the replica",
     cause="The job came back with another model.",
-    remedy="`flowcheck down` and `flowcheck up` begin anew with the new job; the old replica is "
+    remedy="`flowcheck down` and `flowcheck up JOB.toml` begin anew with the new job; the old "
+    "replica is "
     "kept as a checkpoint.",
 )
 OTHERWISE_USED = Entry(
@@ -64,7 +66,8 @@ OTHERWISE_USED = Entry(
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
     "gradient",
     cause="The job came back with other settings of DistributedDataParallel.",
-    remedy="Start the trainer as before, or `flowcheck down` and `flowcheck up` begin anew.",
+    remedy="Start the trainer as before, or `flowcheck down` and `flowcheck up JOB.toml` begin "
+    "anew.",
 )
 REJOINED_AFTER_GAP = Entry(
     "restart.rejoined_after_gap",

@@ -15,7 +15,7 @@ HOSTS_NOT_USED = Entry(
     "following.hosts_not_used",
     "the job file states hosts = {hosts}, but {job} uses {addresses}: it has no connection to "
     "{missing}, as far as the mirrored ports show",
-    remedy="State addresses that `flowcheck analyze` prints for the job.",
+    remedy="State addresses that `flowcheck analyze FILE...` prints for the job.",
 )
 JOB_READ = Entry("following.job_read", "the job that was read")
 ONLY_JOB = Entry("following.only_job", "the data-parallel job seen")
@@ -58,7 +58,7 @@ WEIGHTS_NOT_SEEN = Entry(
     cause="The start-up broadcast did not come whole: FlowCheck started late, or a part was lost "
     "on the way.",
     remedy="State the model and join the job midstream, or give the trainer's checkpoint with "
-    "`flowcheck base`.",
+    "`flowcheck base FILE`.",
     section="learning",
 )
 NOT_THE_BUCKET_PLAN = Entry(
@@ -91,7 +91,7 @@ STAGING_TOO_SMALL = Entry(
     "three quarters of staging.size_bytes are full: staging must hold an iteration and the "
     "beginning of the next one",
     cause="An iteration is larger than the staging file.",
-    remedy="`flowcheck plan` names the size; state it in `[staging]` and start again.",
+    remedy="`flowcheck plan job.toml` names the size; state it in `[staging]` and start again.",
     section="learning",
 )
 NO_JOB_SO_FAR = Entry(
@@ -113,7 +113,7 @@ NO_JOB_LEARNED = Entry("following.no_job_learned", "no job was learned: {reasons
 JOINED = Entry(
     "following.joined",
     "the job was joined midstream: its steps are logged from now on, and wait for a base: with "
-    "two checkpoints it writes from here on, flowcheck base FILE --then LATER",
+    "two checkpoints it writes from here on, `flowcheck base FILE --then LATER`",
 )
 FURTHER_JOBS = Entry(
     "following.further_jobs",

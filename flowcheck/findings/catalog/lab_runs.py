@@ -15,11 +15,11 @@ NEEDS_ROOT = Entry(
 )
 CLUSTER_EXISTS = Entry(
     "lab.cluster_exists",
-    "cluster {name} is up already: remove it with flowcheck lab down --name {name}",
+    "cluster {name} is up already: remove it with `flowcheck lab down --name {name!q}`",
 )
 CLUSTER_LEFT = Entry(
     "lab.cluster_left",
-    "cluster {name} was left by a crash: remove it with flowcheck lab down --name {name}",
+    "cluster {name} was left by a crash: remove it with `flowcheck lab down --name {name!q}`",
 )
 CLUSTER_IN_USE = Entry(
     "lab.cluster_in_use",
@@ -94,7 +94,10 @@ OVS_PORT_NOT_OPEN = Entry(
 
 # Runs.
 OPTION_DECIDED = Entry(
-    "lab.option_decided", "--{option} after `--`: `flowcheck lab {verb}` decides it; {instead}"
+    "lab.option_decided",
+    "--{option} after `--`: lab {verb} decides it; {instead}",
+    cause="The run would not be what the command says of it.",
+    remedy="Leave it out after `--`.",
 )
 TRAINER_ENDED = Entry(
     "lab.trainer_ended",

@@ -6,8 +6,9 @@ from flowcheck.findings.finding import Entry
 
 _FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it."
 _WHERE_LOST = (
-    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and `flowcheck switch "
-    "check` find the cause. `flowcheck base FILE --then LATER` makes a replica that stopped go "
+    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and, with the "
+    "options of its session, `flowcheck switch check --help` find the cause. `flowcheck base FILE "
+    "--then LATER` makes a replica that stopped go "
     "on."
 )
 
@@ -28,12 +29,13 @@ FLOW_TABLE_FULL = Entry(
     "loss.flow_table_full",
     "the table of {flows:,} flows is full: {packets:,} packets of queue pairs that came later "
     "found no record and are not followed, so a job that begins now is not learned; see who else "
-    "sends through the mirrored ports, then flowcheck down and flowcheck up begin an empty table",
+    "sends through the mirrored ports, then `flowcheck down` and `flowcheck up JOB.toml` begin an "
+    "empty table",
     cause="An event, in `status`, and `flow_table_full_packets` of the parser: jobs that restart "
     "often, or somebody who makes up queue pairs, took every record. Flows that have one go on; a "
     "new connection's steps cannot be rebuilt.",
     remedy="See who else sends through the mirrored ports and leave them out of the mirror; "
-    "`flowcheck down` and `flowcheck up` begin an empty table.",
+    "`flowcheck down` and `flowcheck up JOB.toml` begin an empty table.",
     section="arrival",
 )
 PACKETS_MISSING = Entry(
@@ -192,7 +194,7 @@ STEP_GIVEN_UP_AT_END = Entry(
 STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",
     "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
-    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)",
+    "kept as soon as a whole one is seen again, and wait for a base (`flowcheck base FILE`)",
     cause="A part of a step did not come, of a job that was joined midstream.",
     remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
     section="loss",

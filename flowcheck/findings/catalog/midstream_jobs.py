@@ -105,13 +105,13 @@ NO_CLOSED_RING = Entry(
     "late_join.no_closed_ring",
     "no connections lead around a ring",
     cause="Connections of some nodes do not pass the mirrored ports.",
-    remedy="`flowcheck ports` chooses ports that show every chunk.",
+    remedy="`flowcheck ports layout.toml` chooses ports that show every chunk.",
 )
 NO_RING_OF_CONNECTIONS = Entry(
     "late_join.no_ring_of_connections",
     "no ring of {connections} connections does",
     cause="Connections of some nodes do not pass the mirrored ports.",
-    remedy="`flowcheck ports` chooses ports that show every chunk.",
+    remedy="`flowcheck ports layout.toml` chooses ports that show every chunk.",
 )
 PLACE_OPEN = Entry(
     "late_join.place_open",

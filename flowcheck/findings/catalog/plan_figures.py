@@ -90,8 +90,8 @@ GRADIENTS_BEFORE_BASE = Entry(
 STAGING_BELOW_ITERATION = Entry(
     "memory.staging_below_iteration",
     "staging.size_bytes = {stated:,} is less than start-up and one iteration of this model "
-    "({needed:,} bytes): no job can be learned in it; flowcheck plan {model} --world N prints the "
-    "size it needs",
+    "({needed:,} bytes): no job can be learned in it; `flowcheck plan {model!q} --world N` prints "
+    "the size it needs",
 )
 GRADIENTS_OF_APPLIED_STEPS = Entry(
     "memory.gradients_of_applied_steps", "two logs of {steps:,} steps (gradient_log.taken_steps)"

@@ -65,7 +65,11 @@ LATER_CHECKPOINT_OR_JOB = Entry(
 # The model of the job file.
 
 LEARNED_MISSING = Entry(
-    "command.learned_missing", "no such file: state job.json in learned/ of a run"
+    "command.learned_missing",
+    "no such file: state job.json in learned/ of a run",
+    cause="The path is wrong, or relative to another folder: relative paths of a job file begin at "
+    "the working directory of the command, not at the job file.",
+    remedy="State the full path; `weights.bin` lies beside `job.json`.",
 )
 OTHER_NAMES = Entry(
     "command.other_names", "other names than {factory} gives: leave model.names out"

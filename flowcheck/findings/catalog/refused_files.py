@@ -6,13 +6,13 @@ from flowcheck.findings.finding import Entry
 
 PACKED = Entry(
     "text_file.is_compressed",
-    "is compressed by {program}: unpack it first ({command})",
+    "is compressed by {program}: unpack it first: `{command}`",
     cause="The file was packed to be stored or sent; FlowCheck reads plain text.",
     remedy="Run the command of the sentence, and name the unpacked file.",
 )
 IN_UTF_16 = Entry(
     "text_file.in_utf_16",
-    "is text in UTF-16: convert it first ({command})",
+    "is text in UTF-16: convert it first: `{command}`",
     cause="An editor of Windows, or PowerShell's `>`, wrote it so.",
     remedy="Run the command of the sentence, and name the new file.",
 )
@@ -40,7 +40,8 @@ RECORD_REFUSED = Entry(
     "{path}: {why}",
     cause="The run's record of what it learned is damaged, or of another release. Its checkpoints "
     "do not depend on it.",
-    remedy="`flowcheck restore --checkpoint FOLDER` reads a checkpoint of the run without it; "
+    remedy="`flowcheck restore --checkpoint FOLDER --template FILE --out FILE` reads a checkpoint "
+    "of the run without it; "
     "`flowcheck up JOB.toml` learns the job again when the trainer starts.",
 )
 UNKNOWN_FORMAT = Entry(

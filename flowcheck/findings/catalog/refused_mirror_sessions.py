@@ -116,11 +116,11 @@ TOO_LARGE = Entry(
     "mirror_session.too_large",
     "is larger than {bytes:,} bytes",
     cause="The file is not one of these: it is too long.",
-    remedy="Give the file that `flowcheck ports --json` wrote.",
+    remedy="Give the file that `flowcheck ports layout.toml --json > FILE` wrote.",
 )
 NOT_PORTS_JSON = Entry(
     "mirror_session.not_ports_json",
-    "is not the output of `flowcheck ports --json`: {error}",
+    "is not the output of `flowcheck ports layout.toml --json`: {error}",
     cause="The file is another one, or cut off.",
     remedy="Write it again: `flowcheck ports layout.toml --json > FILE`.",
 )
@@ -133,13 +133,14 @@ PORT_NOT_IN_FILE = Entry(
 NO_MEAN_RATE = Entry(
     "mirror_session.no_mean_rate",
     "the file has no mean rate of this port: state [traffic] in the layout file and run "
-    "`flowcheck ports --json` again",
+    "`flowcheck ports layout.toml --json` again",
 )
 
 # Options of apply and remove.
 APPLY_UNSUPPORTED = Entry(
     "mirror_session.apply_unsupported",
-    "apply and remove support {supported} only: `flowcheck switch render --os {os}` prints "
+    "apply and remove support {supported} only: `flowcheck switch render --os {os!q} --source "
+    "PORT --monitor PORT` prints "
     "commands to paste",
 )
 OPTION_OF_OTHER_OS = Entry(

@@ -31,10 +31,17 @@ FUSED_MOMENTUM = Entry(
 
 NAME_NEEDED = Entry(
     "optimizer.name_needed",
-    'the optimizer never crosses the wire: state a class of torch.optim, such as "adamw", or '
+    "the optimizer never crosses the wire: state a class of torch.optim, such as {known}; or "
     'optimizer.factory = "train.py:make_optimizer"',
 )
-NAME_NOT_STATED = Entry("optimizer.name_not_stated", "{needed}: name must be stated")
+NAME_NOT_STATED = Entry(
+    "optimizer.name_not_stated", "{needed}", remedy="State `name` in `[optimizer]`."
+)
+TABLE_NOT_NAME = Entry(
+    "optimizer.table_not_name",
+    'is a table, not a name: write [optimizer], and in the lines below name = "adamw" and '
+    "learning_rate = 1e-4; names are {known}",
+)
 NOT_STATED = Entry(
     "optimizer.not_stated",
     "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "

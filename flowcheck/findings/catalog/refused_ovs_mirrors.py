@@ -6,7 +6,8 @@ from flowcheck.findings.finding import Entry
 
 NO_TUNNEL_IN_OVS = Entry(
     "ovs_mirror.no_tunnel",
-    "apply makes no tunnels in Open vSwitch: `flowcheck switch render --os openvswitch` prints "
+    "apply makes no tunnels in Open vSwitch: `flowcheck switch render --os openvswitch --source "
+    "PORT --monitor PORT` prints "
     "commands to paste",
 )
 
@@ -37,7 +38,8 @@ PORT_ON_NO_BRIDGE = Entry(
 )
 BOND = Entry(
     "ovs_mirror.bond",
-    "is a bond, which apply cannot mirror: `flowcheck switch render --os openvswitch` prints "
+    "is a bond, which apply cannot mirror: `flowcheck switch render --os openvswitch --source "
+    "PORT --monitor PORT` prints "
     "commands to paste",
 )
 PATCH_PORT = Entry(

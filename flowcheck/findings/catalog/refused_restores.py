@@ -98,7 +98,7 @@ OF_ONE_JOB = Entry("restore.of_one_job", "{files} are of one job: give one of ea
 
 STATE_UNKNOWN = Entry(
     "restore.state_unknown",
-    "{run}: the optimizer's state is not known yet: flowcheck base FILE gives it",
+    "{run}: the optimizer's state is not known yet: `flowcheck base FILE` gives it",
 )
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
@@ -118,7 +118,7 @@ NOTHING_WRITTEN = Entry(
     "restore.nothing_written",
     "{run}: no step was applied there, and no checkpoint was written",
     cause="The chain ended before its first step.",
-    remedy="`flowcheck status --run` shows why; use the trainer's own checkpoint.",
+    remedy="`flowcheck status` shows why; use the trainer's own checkpoint.",
 )
 BECAUSE = Entry("restore.because", "{fact} ({reasons})")
 OTHER_STEP = Entry(

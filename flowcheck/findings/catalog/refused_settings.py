@@ -27,6 +27,13 @@ UNKNOWN_KEY = Entry(
     cause="The key is misspelt, or in the wrong table.",
     remedy="Correct the key, or leave it out.",
 )
+UNKNOWN_KEYS = Entry(
+    "setting.unknown_keys",
+    "is not a known key; {hint}; nor are {others}",
+    cause="The keys are misspelt, or in the wrong table.",
+    remedy="Correct the keys, or leave them out.",
+)
+ALSO_UNKNOWN = Entry("setting.also_unknown", "{key} ({hint})")
 DID_YOU_MEAN = Entry("setting.did_you_mean", "did you mean {key}?")
 KNOWN_KEYS = Entry("setting.known_keys", "known keys: {keys}")
 ABOVE_TABLES = Entry("setting.above_tables", "{key} belongs above the first [table]")

@@ -34,7 +34,8 @@ SONIC_NAME_TAKEN = Entry(
 SONIC_NOT_REMOVED = Entry(
     "sonic_session.not_removed",
     "{host} has it, but it was not made from this machine, or was changed since, so it is left as "
-    "it is; `flowcheck switch render --os sonic --part remove` prints the commands that remove it",
+    "it is; `flowcheck switch render --os sonic --source PORT --monitor PORT --part remove` "
+    "prints the commands that remove it",
 )
 SONIC_MONITOR_TAKEN = Entry(
     "sonic_session.monitor_taken",

@@ -6,7 +6,8 @@ from flowcheck.findings.finding import Entry
 
 NO_TUNNEL_IN_TC = Entry(
     "tc_mirror.no_tunnel",
-    "apply makes no tunnels with tc: `flowcheck switch render --os tc` prints commands to paste",
+    "apply makes no tunnels with tc: `flowcheck switch render --os tc --source PORT --monitor "
+    "PORT` prints commands to paste",
 )
 NO_SUCH_DEVICE = Entry(
     "tc_mirror.no_such_device",

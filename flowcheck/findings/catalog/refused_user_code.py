@@ -10,6 +10,13 @@ RAISED = Entry(
     cause="The function raised this error.",
     remedy="Correct what the error names; the function must run alone in Python.",
 )
+NO_FILE = Entry(
+    "user_code.no_file",
+    "there is no file {path}",
+    cause="The path is wrong, or relative to another folder: relative paths of a job file, as "
+    "those of options, begin at the working directory of the command, not at the job file.",
+    remedy="State the full path, or start the command in the folder that the path begins at.",
+)
 FORM = Entry("user_code.form", 'write "file.py:function" or "package.module:function"')
 OF_A_CHECKPOINT = Entry(
     "user_code.of_a_checkpoint",

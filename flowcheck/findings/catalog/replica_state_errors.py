@@ -145,13 +145,15 @@ OTHER_OPTIMIZER = Entry(
     "replica.other_optimizer",
     "{path}: this replica was made with other optimizer settings",
     cause=_OTHER_SETTINGS,
-    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up`.",
+    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up "
+    "JOB.toml`.",
 )
 OTHER_OPTIMIZER_THAN = Entry(
     "replica.other_optimizer_than",
     "{path}: this replica was made with other optimizer settings than {optimizer}",
     cause=_OTHER_SETTINGS,
-    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up`.",
+    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up "
+    "JOB.toml`.",
 )
 OUT_OF_ORDER = Entry(
     "replica.out_of_order",

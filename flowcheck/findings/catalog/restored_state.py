@@ -71,9 +71,10 @@ TENSORS_STAY = Entry(
 TENSORS_UNKNOWN = Entry(
     "resume.tensors_unknown",
     "steps never change these tensors without gradients: {names} ({tensors} in all): they are "
-    "the template's, of step {step}, and nothing else showed them (no model is stated; flowcheck "
-    "audit of a file of another step tells, or restore --also FILE)",
-    remedy="`flowcheck audit` a file of another step, or `flowcheck restore --also FILE`.",
+    "the template's, of step {step}, and nothing else showed them (no model is stated; an "
+    "audit of a file of another step tells, or restore with --also FILE)",
+    remedy="`flowcheck audit FILE` with a file of another step, or restore again with "
+    "`--also FILE`.",
 )
 COUNTER_FROM_ZERO = Entry(
     "resume.counter_from_zero",

@@ -14,13 +14,13 @@ NOT_ACCESSIBLE = Entry(
 )
 IN_USE = Entry(
     "run.in_use",
-    "is in use by process {pid}: flowcheck down --run {run}",
+    "is in use by process {pid}: `flowcheck down --run {run!q}`",
     cause="A chain is running there already.",
     remedy="Another `run` folder, or stop that one.",
     section="processes",
 )
 NO_CHAIN_STARTED = Entry(
-    "run.no_chain_started", "{run}: no chain was started there: flowcheck up JOB.toml"
+    "run.no_chain_started", "{run}: no chain was started there: `flowcheck up JOB.toml`"
 )
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",

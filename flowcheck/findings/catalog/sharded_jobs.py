@@ -12,7 +12,8 @@ SHARDED = Entry(
     "never crosses the wire whole; the parameters do, in the type they are gathered in, and "
     "FlowCheck follows them without the optimizer's state",
     cause="Gradients of sharded training never cross the wire whole.",
-    remedy="Restore the parameters with `flowcheck restore`; the trainer's own checkpoint has the "
+    remedy="Restore the parameters with `flowcheck restore --format safetensors --out FOLDER`; "
+    "the trainer's own checkpoint has the "
     "optimizer's state.",
 )
 NO_ITERATION = Entry(

@@ -7,8 +7,8 @@ from flowcheck.findings.finding import Entry
 
 NO_MEMORY_LEFT = Entry(
     "shared_file.no_memory_left",
-    "{what}: {error}; {folder} has {free_mib} MiB free: free memory there (flowcheck status "
-    "--leftovers lists what killed chains hold), or lower slots of [ring] or size_bytes of "
+    "{what}: {error}; {folder} has {free_mib} MiB free: free memory there (`flowcheck status "
+    "--leftovers` lists what killed chains hold), or lower slots of [ring] or size_bytes of "
     "[staging] in the job file",
     section="processes",
     cause="Rings, flow tables and staging are reserved in full before a chain starts.",

@@ -9,7 +9,7 @@ from flowcheck.findings.finding import Entry
 NO_INTERFACE = Entry(
     "capture_port.no_interface",
     "there is no such interface where this command runs; there are {there} (ip link shows them; "
-    "one in another network namespace is reached by ip netns exec NAME flowcheck up ...)",
+    "one in another network namespace is reached by `ip netns exec NAME flowcheck up JOB.toml`)",
     section="arrival",
     cause="The name in `[[source]]` is of no interface in this network namespace.",
     remedy="Correct the name, or start FlowCheck in the interface's namespace.",
@@ -57,12 +57,12 @@ JOB_TOO_LARGE = Entry(
     "start_memory.job_too_large",
     "{account} = {bytes:,} bytes are needed, and {free_bytes:,} are free: lower [replica] "
     "keep_bytes, [gradient_log], [ring] slots or [staging] size_bytes, or take a machine with more "
-    "memory; flowcheck plan shows the sum of a job file",
+    "memory; `flowcheck plan job.toml` shows the sum",
 )
 
 # What it says.
 
-STARTING = Entry("live.starting", "starting in {run}; flowcheck status --run {run}")
+STARTING = Entry("live.starting", "starting in {run}; `flowcheck status --run {run!q}`")
 JOB_IS_KNOWN = Entry(
     "live.job_is_known",
     "the job that was followed last is known: if it still runs, it is joined midstream",

@@ -20,7 +20,7 @@ NOT_RESTORED = Entry(
     "switch.not_restored",
     "the state before the change was not restored",
     cause="What was done before the failure stands.",
-    remedy="Look at the switch, and run `flowcheck switch remove` with the same options.",
+    remedy="Look at the switch, and run `flowcheck switch remove --os OS` with the same options.",
 )
 REMOVE_AGAIN = Entry(
     "switch.remove_again",
@@ -73,7 +73,8 @@ OVSDB_UNEXPECTED = Entry(
     "switch.ovsdb_unexpected",
     "ovsdb-client: unexpected reply of the database: {reply}",
     cause="The database server is of another version than FlowCheck knows.",
-    remedy="Run `ovsdb-client dump` by hand; `flowcheck switch render --os openvswitch` prints "
+    remedy="Run `ovsdb-client dump` by hand; `flowcheck switch render --os openvswitch --source "
+    "PORT --monitor PORT` prints "
     "commands to paste.",
 )
 OVS_NO_SOCKET = Entry(
@@ -174,7 +175,8 @@ SONIC_NO_JSON = Entry(
     "switch.sonic_no_json",
     "{host}: unexpected output of sonic-db-dump: {error}",
     cause="The switch's release prints something else.",
-    remedy="Run `sonic-db-dump` there by hand; `flowcheck switch render --os sonic` prints "
+    remedy="Run `sonic-db-dump` there by hand; `flowcheck switch render --os sonic --source PORT "
+    "--monitor PORT` prints "
     "commands to paste.",
 )
 SONIC_SESSION_TAKEN = Entry(

@@ -44,7 +44,7 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Reads `files` as the mirror points of one job and prints what they contain; returns the exit
-    code. Notes on the files, such as frames cut by a snap length, also go to stderr.
+    code. Notes on the files, such as frames cut by a snap length, go to stderr, or into the JSON.
 
     model: factory of the model, for trainers that do not broadcast its parameters.
     nccl_log: NCCL's debug log with its rings.
@@ -64,9 +64,9 @@ def run(
         reading = with_unchecked_bytes(reading)
     rewriting = [NO_RIGHT_ICRC()] if rewritten else []
     notes = [*rewriting, *_notes(tape), *asked.contradictions(reading)]
-    for note in notes:
+    for note in () if as_json else notes:
         print(note, file=sys.stderr)
-        if note.remedy and not as_json:
+        if note.remedy:
             print(f"  {note.remedy}", file=sys.stderr)
     losses = loss_findings(reading)
     if svg is not None:

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.findings.catalog.communicators import (
+    ALGORITHM_USED,
+    CARRIES,
+    COMMUNICATOR,
+    COVERS,
+    MORE,
+    RING_ORDER,
+    SEES,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import (
     CommunicatorSummary,
     Connection,
@@ -16,6 +26,8 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 MOST_HOPS = 9
 """Nodes of a ring that a line lists; in a longer ring those without mirrored links are only
 counted. A choice of layout."""
+MOST_RANKS = 4096
+"""Nodes whose addresses a fact lists: as many ranks as `plan` supports (wire_traffic.py)."""
 LABEL = 8
 """Width of a line's label in characters. A choice of layout."""
 
@@ -27,32 +39,79 @@ def communicator_lines(communicators: Sequence[CommunicatorSummary]) -> list[str
 
 def lines_of(one: CommunicatorSummary) -> Iterator[str]:
     """Lines of text about one communicator; all but the first are indented."""
+    for label, fact in facts_of(one):
+        yield _labelled(label, str(fact)) if label else str(fact)
+
+
+def facts_of(one: CommunicatorSummary) -> Iterator[tuple[str, Finding]]:
+    """(label of its line, fact) of all that is known of a communicator; the first has no label."""
+    yield (
+        "",
+        COMMUNICATOR(
+            text=_headline(one),
+            number=one.number,
+            ring=one.ring,
+            ranks=one.ranks,
+            nodes=one.nodes,
+            gpus=one.gpus,
+            channels=one.channels,
+            nccl=one.eras,
+        ),
+    )
+    if one.ring:
+        hosts = tuple(map(one.host, range(one.nodes if one.nodes <= MOST_RANKS else 0)))
+        yield "ring", RING_ORDER(text=ring_order(one), hosts=hosts)
+    yield "carries", _carries(one)
+    for name, count in one.algorithms.items():
+        spec = spec_of(Algorithm(name))
+        if spec.sum_words:
+            text = f"{count} all-reduces: {spec.sum_words}"
+            yield spec.plural, ALGORITHM_USED(text=text, algorithm=name, collectives=count)
+    for link in one.links:
+        for connection in link.connections:
+            yield "sees", _sees(one, link, connection)
+    if one.coverage is not None:
+        yield "covers", coverage_finding(one, one.coverage)
+        for fact in coverage_gain_findings(one, one.coverage):
+            yield "more", fact
+    for told in one.assumed:
+        yield "assumed", told
+
+
+def _headline(one: CommunicatorSummary) -> str:
     if not one.ring:
-        yield f"Communicator {one.number}: point-to-point sends"
-    else:
-        eras = f", NCCL {' or '.join(one.eras)}" if 0 < len(one.eras) < 3 else ""
-        channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
-        yield f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
-        yield _labelled("ring", ring_order(one))
+        return f"Communicator {one.number}: point-to-point sends"
+    eras = f", NCCL {' or '.join(one.eras)}" if 0 < len(one.eras) < 3 else ""
+    channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
+    return f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
+
+
+def _carries(one: CommunicatorSummary) -> Finding:
     mix = (
         f"{name} {share.collectives} collectives, {share.bytes:,} bytes"
         for name, share in one.protocols.items()
     )
     counted = any(c.messages is not None for link in one.links for c in link.connections)
-    yield _labelled("carries", "; ".join(mix) + ("" if counted else ", in each iteration"))
-    for name, count in one.algorithms.items():
-        spec = spec_of(Algorithm(name))
-        if spec.sum_words:
-            yield _labelled(spec.plural, f"{count} all-reduces: {spec.sum_words}")
-    for link in one.links:
-        for connection in link.connections:
-            yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")
-    if one.coverage is not None:
-        yield _labelled("covers", coverage_text(one, one.coverage))
-        for sentence in coverage_gain_lines(one, one.coverage):
-            yield _labelled("more", sentence)
-    for told in one.assumed:
-        yield _labelled("assumed", str(told))
+    return CARRIES(
+        text="; ".join(mix) + ("" if counted else ", in each iteration"),
+        protocols=tuple(one.protocols),
+        collectives=[share.collectives for share in one.protocols.values()],
+        bytes=[share.bytes for share in one.protocols.values()],
+        per_iteration=not counted,
+    )
+
+
+def _sees(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> Finding:
+    return SEES(
+        text=f"{_way(one, link, connection)}: {_carried(connection)}",
+        sender=link.sender if one.ring else connection.source,
+        receiver=link.receiver if one.ring else connection.destination,
+        channel=connection.channel,
+        queue_pairs=connection.queue_pairs,
+        protocols=connection.protocols,
+        messages=connection.messages,
+        bytes=connection.bytes,
+    )
 
 
 def ranks_of(one: CommunicatorSummary) -> str:
@@ -97,16 +156,27 @@ def _carried(connection: Connection) -> str:
     return f"{told}, {connection.messages:,} messages, {connection.bytes:,} bytes"
 
 
-def coverage_text(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
-    """Share of the result that the mirrored links carry if no frame is lost, as text."""
+def coverage_finding(one: CommunicatorSummary, coverage: MirrorCoverage) -> Finding:
+    """Share of the result that the mirrored links carry if no frame is lost."""
+    return COVERS(
+        text=_covered(one, coverage),
+        bytes=coverage.bytes,
+        once_bytes=coverage.once_bytes,
+        twice_bytes=coverage.twice_bytes,
+        missing_chunks=coverage.missing_chunks,
+        weights=coverage.weights,
+    )
+
+
+def _covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
     around = (link for link in one.links if link.algorithm is Algorithm.RING)
     links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
     whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
     if coverage.once_bytes == coverage.bytes:
         once = coverage.bytes - coverage.twice_bytes
-        share = "all" if once == coverage.bytes else _percent(once, coverage)
-        spare = f", {share} of it once only" if once else ", all of it twice"
-        told = f"{whole} carry everything{spare}"
+        share = "each byte" if once == coverage.bytes else f"{_percent(once, coverage)} of it"
+        copies = f"{share} in one copy only" if once else "each byte in two copies or more"
+        told = f"{whole} carry everything, {copies}"
     else:
         chunks = ", ".join(map(str, coverage.missing_chunks))
         lacks = f"chunk{'s' * (len(coverage.missing_chunks) > 1)} {chunks} of {one.ranks}"
@@ -119,10 +189,15 @@ def coverage_text(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
     return told
 
 
-def coverage_gain_lines(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
-    """What mirroring a further link would add, one line per group of equivalent links."""
+def coverage_gain_findings(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[Finding]:
+    """What mirroring a further link would add, one fact per group of equivalent links."""
     for gain in coverage.gains:
-        yield f"{_links(one, gain)}: {_gain(gain, coverage)}"
+        yield MORE(
+            text=f"{_links(one, gain)}: {_gain(gain, coverage)}",
+            links=gain.links,
+            adds_bytes=gain.adds_bytes,
+            twice_bytes=gain.twice_bytes,
+        )
 
 
 def _gain(gain: CoverageGain, coverage: MirrorCoverage) -> str:

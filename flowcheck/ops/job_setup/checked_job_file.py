@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, load_job, naming_job_file
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.ops.job_setup.job_file_references import (
     check_optimizers_of_jobs,
     with_factory_model,
@@ -25,6 +27,8 @@ def load_checked_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = N
 
 def _checked(config: JobConfig) -> JobConfig:
     assert config.optimizer is not None, "checked when the file was read"
+    if config.learned is not None and not Path(config.learned).exists():
+        raise ConfigError("learned", config.learned, LEARNED_MISSING())
     for own in (config.optimizer, *(own.optimizer for own in config.job)):
         if own is not None and own.factory is None:
             check_optimizer(own)

@@ -18,6 +18,7 @@ from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, checkpoint_writer
 from flowcheck.ops.watch.state.chain_state import JobEnd
+from flowcheck.ops.watch.state.shutdown_record import path_to_record
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
@@ -93,7 +94,12 @@ def job_end_of_replay(result: dict[str, Any]) -> JobEnd:
     """As the record of the chain's end has it."""
     lost: StepLost | None = result["lost"]
     why = result["why"] if lost is None else lost_step_finding(lost)
-    return JobEnd(step=Step(result["steps"]), why=why, checkpoint=result["checkpoint"])
+    saved = result["checkpoint"]
+    return JobEnd(
+        step=Step(result["steps"]),
+        why=why,
+        checkpoint=path_to_record(saved) if saved else None,
+    )
 
 
 def is_complete(result: dict[str, Any]) -> bool:

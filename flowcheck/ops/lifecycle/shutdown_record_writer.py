@@ -30,6 +30,7 @@ from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, Rin
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import (
     last_sign_of_life_ns,
+    path_to_record,
     read_end,
     utc_text,
     write_end,
@@ -146,7 +147,7 @@ def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:
     runs = all_run_dirs(run)
     each = [*folders, *[None] * (len(runs) - len(folders))]
     return [
-        JobEnd(step=_step(own), checkpoint=None if folder is None else str(folder))
+        JobEnd(step=_step(own), checkpoint=path_to_record(folder) if folder else None)
         for own, folder in zip(runs, each, strict=True)
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,14 +42,9 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
     Raises ConfigError where no chain was started there, or no job is learned that could be drawn.
     """
     where = RunDir(root)
-    try:
-        if previous:
-            where = _before(where)
-        where.settings()
-    except ConfigError as error:
-        if as_json:
-            print(_json({"run": str(where.root), "error": error.right}))
-        raise
+    if previous:
+        where = _before(where)
+    where.settings()
     if svg is not None:
         _draw(where, svg)
     state, left = (
@@ -106,10 +102,13 @@ def _draw(where: RunDir, svg: Path) -> None:
     )
 
 
-HEALTH_COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
-ENDED_IN_ORDER = ("ENDED", "cyan")
-"""In place of the health, which is that of a chain which follows nothing: the word and its
-colour."""
+HEALTH_COLOURS = {
+    "exact": "green",
+    "behind": "yellow",
+    "tainted": "magenta",
+    "stale": "red",
+    "ended": "cyan",
+}
 
 
 def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
@@ -117,8 +116,6 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
     word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
-    if state.ended is not None and state.ended.in_order:
-        word, colour = ENDED_IN_ORDER
     say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", state.health.reason)
     for sentence, of in shutdown_record.end_sentences(state):
         say(escape(sentence), of)
@@ -148,7 +145,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
-        say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
+        say(f"the run before: `flowcheck status --previous --run {escape(shlex.quote(state.run))}`")
     for left in leftovers:
         say(escape(str(left)), left)
 
@@ -236,19 +233,22 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
 
 def _killed(state: ChainState) -> str:
     """What to do about a chain whose supervisor is gone."""
-    run = escape(state.run)
+    run = escape(shlex.quote(state.run))
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
         return (
             f"[red]its supervisor was killed[/]: steps {waits[0]} to {waits[1]} since it joined "
-            "the job are logged in memory, and go with it: flowcheck up joins the job again"
+            "the job are logged in memory, and go with it: "
+            "`flowcheck up JOB.toml` joins the job again"
         )
     if not any(job.step for job in state.jobs):
-        return f"[red]its supervisor was killed[/]: flowcheck down --run {run} removes what is left"
+        return (
+            f"[red]its supervisor was killed[/]: `flowcheck down --run {run}` removes what is left"
+        )
     return (
-        "[red]its supervisor was killed[/], its replica is in memory still: flowcheck restore "
-        f"--run {run} gives it back, flowcheck up and flowcheck down --run {run} make it a "
-        "checkpoint first"
+        "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore "
+        f"--run {run} --format torch --out restored.pt` gives it back; `flowcheck up JOB.toml` and "
+        f"`flowcheck down --run {run}` make it a checkpoint first"
     )
 
 

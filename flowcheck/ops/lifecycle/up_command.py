@@ -40,6 +40,7 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import (
     stopped_by,
 )
 from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
+from flowcheck.ops.watch.state.shutdown_record import path_to_record
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -119,7 +120,7 @@ def _kept_of(ended: RunOutcome, saved: Path | str | None) -> JobEnd:
         step=ended.step,
         why=ended.why,
         in_flight=ended.in_flight,
-        checkpoint=str(saved) if saved else None,
+        checkpoint=path_to_record(saved) if saved else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -136,7 +137,9 @@ def _print(done: RestoredStep) -> None:
         files, tensors = len(own.files), len(own.tensors)
         named = "1 file" if files == 1 else f"{files} files"
         print_line(f"  {named}, {tensors} tensors; checksums were computed while they were written")
-        print_line(f"  flowcheck verify {done.out} reads them back and compares")
+        print_line(
+            f"  `flowcheck verify {shlex.quote(str(done.out))}` reads them back and compares"
+        )
     print_parts_of_other_steps(own)
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
@@ -146,7 +149,7 @@ def _print(done: RestoredStep) -> None:
     for finding in own.assumed:
         print_line(f"  assumed: {finding}")
     if done.chain and done.audited is None:
-        print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
+        print_line("  never audited: `flowcheck audit FILE` compares it with FILE of the trainer")
 
 
 def _rate(done: RestoredStep) -> str:

@@ -4,6 +4,7 @@ at that step."""
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -76,7 +77,8 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     else:
         _print(found, file)
         if found.differences and not found.settings.differing:
-            goes_on = f"to continue from the trainer's own state, run: flowcheck base {file}"
+            command = f"flowcheck base {shlex.quote(str(file))} --run {shlex.quote(str(root))}"
+            goes_on = f"to continue from the trainer's own state, run: `{command}`"
             print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
     return 0 if found.passed else DIFFERENT
 

@@ -1,8 +1,8 @@
 """The HTTP server of `flowcheck watch`.
 
 GET /metrics      for Prometheus, as text or as OpenMetrics, as the client asks
-GET /healthz      {"word", "reason"}: 200 for exact and behind, 503 for tainted and stale; reason
-                  is a finding: {"code", "arguments", "until_audit", "sentence"}
+GET /healthz      {"word", "reason"}: 200 for exact and behind, 503 for tainted, stale, ended;
+                  reason is a finding: {"code", "arguments", "until_audit", "sentence"}
 GET /state.json   the whole state (state/chain_state.py)
 GET /             the page, for people (page/)
 

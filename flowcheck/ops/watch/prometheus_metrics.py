@@ -36,7 +36,7 @@ class MetricInfo(NamedTuple):
 
 METRICS: dict[str, MetricInfo] = {
     "flowcheck_health": MetricInfo(
-        GAUGE, "1 at the word that holds: exact, behind, tainted or stale.", ("word",)
+        GAUGE, "1 at the word that holds: exact, behind, tainted, stale or ended.", ("word",)
     ),
     "flowcheck_job_health": MetricInfo(GAUGE, "The same of each job.", (JOB, "word")),
     "flowcheck_over": MetricInfo(
@@ -45,7 +45,9 @@ METRICS: dict[str, MetricInfo] = {
         (),
     ),
     "flowcheck_started_time_seconds": MetricInfo(GAUGE, "When the chain began, since 1970.", ()),
-    "flowcheck_beat_age_seconds": MetricInfo(GAUGE, "Since the supervisor's heart last beat.", ()),
+    "flowcheck_beat_age_seconds": MetricInfo(
+        GAUGE, "Seconds since the supervisor's last heartbeat.", ()
+    ),
     "flowcheck_problems": MetricInfo(GAUGE, "Parts of the state that cannot be read just now.", ()),
     "flowcheck_events_total": MetricInfo(
         COUNTER, "Events since the chain began, by kind.", ("kind",)

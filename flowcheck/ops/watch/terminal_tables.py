@@ -24,6 +24,7 @@ STYLES = {
     HealthWord.BEHIND: "bold yellow",
     HealthWord.TAINTED: "bold magenta",
     HealthWord.STALE: "bold red",
+    HealthWord.ENDED: "bold cyan",
 }
 """Colours of the health words; the word itself is always shown too."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

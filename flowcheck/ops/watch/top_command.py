@@ -51,6 +51,7 @@ def run(root: Path, *, as_json: bool) -> int:
     console, reader = Console(highlight=False), StateReader(root)
     if as_json or not console.is_terminal:
         if as_json:
+            RunDir(root).settings()  # first: an error leaves stdout empty
             print(encode_state(reader.state()).decode(), flush=True)
         else:
             reader.state()

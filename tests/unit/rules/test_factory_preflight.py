@@ -29,6 +29,7 @@ from flowcheck.findings.catalog.refused_optimizers import (
 from flowcheck.findings.catalog.refused_user_code import (
     ENDED_AT_IMPORT,
     ENDED_THE_TRIAL,
+    NO_FILE,
     NOT_RETURNED,
     RAISED,
 )
@@ -110,7 +111,7 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
         ),
         (
             'factory = "{}/none.py:make"\n',
-            like(RAISED, error=re.compile("there is no file .*none.py")),
+            like(NO_FILE, path=re.compile(".*none.py")),
         ),
         (
             'factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n',

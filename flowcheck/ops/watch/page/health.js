@@ -1,6 +1,12 @@
 // The first thing seen: one word, its shape, its reason; and how old all of this is.
 
-const WORDS = { exact: "Exact", behind: "Behind", tainted: "Tainted", stale: "Stale" };
+const WORDS = {
+  exact: "Exact",
+  behind: "Behind",
+  tainted: "Tainted",
+  stale: "Stale",
+  ended: "Ended",
+};
 const VERSION = 2;
 const SLOW_S = 1.5;
 
@@ -111,6 +117,7 @@ const FILLS = {
   behind: "#e69f00",
   tainted: "#cc79a7",
   stale: "#d55e00",
+  ended: "#0072b2",
   nobody: "#fff",
 };
 

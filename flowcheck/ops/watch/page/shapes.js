@@ -19,6 +19,10 @@ const SHAPES = {
     ["path", { d: "M7.4 1h9.2L23 7.4v9.2L16.6 23H7.4L1 16.6V7.4z" }],
     ["path", { d: "M7.5 7.5l9 9m0-9l-9 9", class: "cut" }],
   ],
+  ended: [
+    ["path", { d: "M2 2h20v20H2z" }],
+    ["path", { d: "M8 8h8v8H8z", class: "cut" }],
+  ],
   nobody: [
     ["path", { d: "M2 2h20v20H2z", class: "dashes" }],
     ["path", { d: "M8.5 9.2a3.5 3.3 0 1 1 5.6 2.6c-1.4 1-2.1 1.5-2.1 3M12 17.6v1", class: "line" }],

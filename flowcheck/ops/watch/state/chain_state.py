@@ -35,6 +35,9 @@ class HealthWord(StrEnum):
     STALE = "stale"
     """The replica makes no progress, or its progress is unknown: no chain, no stage, a lost step,
     no traffic."""
+    ENDED = "ended"
+    """The chain ended as it was meant to: a user stopped it, or its captures were read to their
+    end."""
 
 
 class Health(StateStruct, frozen=True, kw_only=True):
@@ -175,6 +178,9 @@ class RingDiagram(StateStruct, frozen=True, kw_only=True):
     """[chunk] number of mirrored links that carry its sum; -1: the chunk is empty; (): unknown."""
     summary: tuple[str, ...]
     """Sentences, as `flowcheck analyze` prints them."""
+    facts: tuple[Finding, ...] | msgspec.UnsetType = msgspec.UNSET
+    """[line] what the sentence of `summary` says, as code and arguments (communicators.py); in
+    states of earlier releases there is none."""
 
 
 class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):

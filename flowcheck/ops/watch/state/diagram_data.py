@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from flowcheck.config import MirrorConfig
 from flowcheck.ops.analysis.communicator_summary import CommunicatorSummary
 from flowcheck.ops.analysis.communicator_summary import MirroredLink as Mirrored
-from flowcheck.ops.analysis.communicator_text import lines_of
+from flowcheck.ops.analysis.communicator_text import facts_of, lines_of
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.analysis.mirror_coverage import MirrorCoverage
 from flowcheck.ops.watch.state.chain_state import DiagramLink, RingDiagram
@@ -39,6 +39,7 @@ def _diagram(one: CommunicatorSummary, mirrors: Sequence[MirrorConfig]) -> RingD
         links=tuple(_link(link, mirrors) for link in one.links),
         chunk_links=_chunk_links(one.coverage) if one.coverage is not None else (),
         summary=tuple(lines_of(one)),
+        facts=tuple(fact for _, fact in facts_of(one)),
     )
 
 

@@ -1,4 +1,5 @@
-"""Decides the health of a chain and of each job: exact, behind, tainted or stale, with the reason.
+"""Decides the health of a running chain and of each job: exact, behind, tainted or stale, with the
+reason (of a chain that is over, state_reader.py does).
 
 The worst that applies is reported. Only what could be read is judged: what could not be read is
 never exact.

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -59,6 +61,12 @@ def _with_finding(record: object, key: str) -> object:
     if not (isinstance(record, dict) and isinstance(told := record.get(key), str)):
         return record
     return record | {key: msgspec.to_builtins(earlier_finding(told)) if told else None}
+
+
+def path_to_record(saved: Path | str) -> str:
+    """Where a checkpoint was saved (a folder or a URL), as the record names it for commands that
+    are started in another working directory."""
+    return str(saved) if "://" in str(saved) else str(Path(saved).absolute())
 
 
 def utc_text(time_ns: int) -> str:
@@ -121,17 +129,26 @@ def _of_job(job: JobState, kept: JobEnd) -> Iterator[tuple[str, Finding | None]]
 
 
 def _next(state: ChainState, end: ChainEnd) -> str:
-    """The next command, for the checkpoint that was kept or else for the durable one."""
+    """The next commands, for the checkpoint that was kept or else for the durable one."""
     found = next((one.checkpoint for one in end.jobs if one.checkpoint is not None), None)
     durable = next((o.durable for o in state.jobs if o.durable and o.durable.step), None)
     if found is None and durable is not None:
         found = f"{durable.target}/{durable.name}"
     first = "mend that; its stages' last words are in *.log there; " * (end.how is EndKind.FAILED)
-    again = f"flowcheck up JOB.toml --run {state.run} follows the job again"
+    run = shlex.quote(state.run)
+    again = f"`flowcheck up JOB.toml --run {run}` follows the job again"
     if end.replay:
-        again = f"flowcheck replay FILE... --run {state.run} --out FOLDER keeps its last step"
+        again = f"`flowcheck replay FILE... --run {run} --out FOLDER` keeps its last step"
         if end.how is not EndKind.FAILED and found is not None:
-            again = f"flowcheck audit FILE --run {state.run} compares it with the trainer's"
+            again = f"`flowcheck audit FILE --run {run}` compares it with FILE of the trainer"
     if found is None:
         return f"{first}{again}"
-    return f"{first}flowcheck restore --checkpoint {found} gives that step to the trainer; {again}"
+    kept = shlex.quote(path_to_record(found))
+    restore = f"`flowcheck restore --checkpoint {kept} --format torch --out restored.pt`"
+    if "://" in found:
+        restore = f"`flowcheck restore --from {kept} --format torch --out restored.pt`"
+    return (
+        f"{first}{restore} "
+        "gives that step to the trainer (--template FILE instead of --format: in the layout of "
+        f"FILE, any checkpoint that it wrote); {again}"
+    )

@@ -137,7 +137,7 @@ class StateReader:
         events = [event for one in self._jobs.values() for event in one.history.recent]
         stops = [event.time_ns for event in events if event.kind is EventKind.STOP]
         why = end_reason(self._run, end, max(stops, default=None))
-        health = Health(word=HealthWord.STALE, reason=why)
+        health = _end_health(end, why)
         told = tuple(
             msgspec.structs.replace(with_final_checkpoint(job, end), health=health, arrival=None)
             for job in jobs
@@ -167,7 +167,7 @@ class StateReader:
             stages, self._beat_age_s(beat), ending=beat is not None and beat.ending
         )
         if end is not None:
-            health = Health(word=HealthWord.STALE, reason=end_reason(self._run, end))
+            health = _end_health(end, end_reason(self._run, end))
         told = tuple(
             msgspec.structs.replace(
                 job, health=health or job_health(job, stages, rings, sources_ended=ended)
@@ -266,3 +266,9 @@ class StateReader:
             what = PART_NAMES[part].format(name)
             self._problems.append(READ_FAILED(what=what, error=told, part=part, name=name))
             return None
+
+
+def _end_health(end: ChainEnd | None, why: Finding) -> Health:
+    """The health of a chain that is over. end: its record; None: there is none."""
+    in_order = end is not None and end.in_order
+    return Health(word=HealthWord.ENDED if in_order else HealthWord.STALE, reason=why)

@@ -140,11 +140,11 @@ def open_range(cut: Cut, ring: Ring) -> Finding:
     """Of how many bytes the result may be: all that are as large on the wire."""
     op, each = replace(cut.op, type_bytes=0), cut.op.type_bytes or 1
     least = round_up(least_size(op, cut, ring), each)
-    sizes = (
-        result_bytes(replace(cut, op=replace(op, work_bytes=size)), ring)
-        for size in (least, most_size(op, cut, ring) // each * each)
+    most = most_size(op, cut, ring) // each * each
+    least, most = (
+        result_bytes(replace(cut, op=replace(op, work_bytes=size)), ring) for size in (least, most)
     )
-    return END_OPEN(*sizes)
+    return END_OPEN(least=least, most=most)
 
 
 def uncover_end(canvas: Canvas, protocol: Protocol) -> None:
