@@ -4,11 +4,14 @@ instead; characters escaped, so that no text controls a terminal or forges log l
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_files import (
+    FILES_THERE,
     IN_UTF_16,
+    IS_FOLDER,
     NOT_TEXT,
     NOT_UTF_8,
     PACKED,
@@ -32,6 +35,8 @@ UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 """The byte order marks that a text in UTF-16 begins with, as Windows writes it."""
 BEGIN_BYTES = 512
 """Bytes that are looked at. A choice: enough to tell text from anything else."""
+FILES_SHOWN = 3
+"""Files of a folder that an error names. A choice of layout."""
 BEGIN_SHOWN = 8
 """Bytes of the beginning that are shown. A choice of layout."""
 
@@ -52,6 +57,16 @@ def unpack_command(path: Path, begin: bytes, ending: str) -> tuple[str, str] | N
             new = shlex.quote(str(renamed(path, "unpacked", ending)))
             return program, f"{program} -dc {name} > {new}"
     return None
+
+
+def folder_problem(path: Path, ending: str) -> Finding | None:
+    """Says that `path` is a folder, with files of this ending (".toml") in it; None: it is none."""
+    if not path.is_dir():
+        return None
+    found: list[str] = []
+    with suppress(OSError):
+        found = sorted(str(one) for one in path.iterdir() if one.suffix == ending)
+    return IS_FOLDER(FILES_THERE(found[:FILES_SHOWN]) if found else None)
 
 
 def renamed(path: Path, how: str, ending: str) -> Path:

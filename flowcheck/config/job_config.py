@@ -52,7 +52,7 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER, followed_names
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_text import decode_text
+from flowcheck.untrusted_text import decode_text, folder_problem
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -193,7 +193,8 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError("job file", str(path), UNREADABLE(error.strerror)) from error
+        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
+        raise ConfigError("job file", str(path), why) from error
     text = decode_text("job file", path, content, ending=".toml")
     try:
         tree = tomllib.loads(text)

@@ -120,7 +120,7 @@ def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs(
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("flowcheck: /none: no chain was started there")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2
 
 
 def test_a_capture_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

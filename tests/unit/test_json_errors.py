@@ -125,7 +125,9 @@ def test_status_has_its_error_once(tmp_path: Path) -> None:
 
 
 def test_for_people_it_is_a_sentence_as_before(tmp_path: Path) -> None:
-    assert refused("status", "--run", tmp_path).endswith(f"{NO_CHAIN_STARTED(tmp_path)}\n")
+    sentence, remedy = refused("status", "--run", tmp_path).splitlines()
+    assert sentence.endswith(str(NO_CHAIN_STARTED(tmp_path)))
+    assert remedy == f"  {NO_CHAIN_STARTED(tmp_path).remedy}"
 
 
 @pytest.mark.parametrize("words", [["--json"], ["status", "--json"], ["lab", "down", "--json"]])

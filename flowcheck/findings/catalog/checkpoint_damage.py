@@ -57,8 +57,9 @@ NO_SUCH_CHECKPOINT = Entry(
 MANIFEST_FORBIDDEN = Entry(
     "manifest.not_accessible",
     "{output}: cannot read {manifest}: {error}",
-    cause="The user that the command runs as may not read the file beside it.",
-    remedy="Give that user the right to read both (`ls -l`, `chmod`, `chown`).",
+    cause="The command runs as the user who started it, or, of root's, as the owner of the run "
+    "directory; that user may not read the file beside the checkpoint.",
+    remedy="Give that user the right to read checkpoint and manifest (`ls -l`, `chmod`, `chown`).",
 )
 MANIFEST_TOO_LONG = Entry(
     "manifest.too_long",

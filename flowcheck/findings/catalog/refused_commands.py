@@ -121,7 +121,12 @@ NO_GRADIENTS = Entry(
     remedy="Name a function that returns the model as the script trains it.",
 )
 SCALAR_LOSS = Entry("plan.scalar_loss", "must give a loss of no dimensions, called with MODEL")
-TWO_RANKS = Entry("plan.two_ranks", "must be 2 or more: a ring has 2 ranks")
+TWO_RANKS = Entry(
+    "plan.two_ranks",
+    "must be 2 or more: a ring has 2 ranks",
+    cause="It is the number of ranks that train the model together; one alone sends nothing.",
+    remedy="State the world size of the training job: `torchrun`'s nodes times processes a node.",
+)
 TOO_MANY_RANKS = Entry(
     "plan.too_many_ranks",
     "at most {most:,} ranks are supported",

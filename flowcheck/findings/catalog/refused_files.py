@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+IS_FOLDER = Entry(
+    "text_file.is_folder",
+    "is a folder: name a file{there}",
+    cause="The path leads to a folder.",
+    remedy="Name the file itself.",
+)
+FILES_THERE = Entry("text_file.files_there", ", such as {files}, which are in it")
 PACKED = Entry(
     "text_file.is_compressed",
     "is compressed by {program}: unpack it first: `{command}`",

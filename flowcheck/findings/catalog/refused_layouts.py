@@ -38,6 +38,14 @@ ONE_RANGE = Entry(
     "layout.one_range", "must have one range, of 1 to {most} ports, for example Ethernet{{1-16}}/1"
 )
 PARAMETERS_OR_JOB = Entry("layout.parameters_or_job", "state either parameters or job, not both")
+IS_JOB_FILE = Entry(
+    "layout.is_job_file",
+    "is a job file (it has {tables}), and this command reads a layout file: switches, cables and "
+    "monitor ports",
+    cause="A job file tells how a chain runs, a layout file how the cluster is cabled.",
+    remedy="Write a layout file ([Choosing ports](../ops/mirror_ports/README.md) has an example), "
+    "and name the job file in its `[traffic] job`.",
+)
 NO_CABLES = Entry("layout.no_cables", "state at least one [[cable]]: where each NIC is plugged in")
 NO_MONITORS = Entry("layout.no_monitors", "state at least one [[monitor]]: a monitor port")
 SWITCH_TWICE = Entry("layout.switch_twice", "two [[switch]] tables have this name: keep one")

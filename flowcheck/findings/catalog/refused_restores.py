@@ -112,7 +112,8 @@ REPLICA_GONE = Entry(
     "{run}: its replica is gone, and its settings name no folder of checkpoints: --checkpoint "
     "FOLDER names one",
     cause="The chain ended and its memory was given back.",
-    remedy="Name the folder of checkpoints with `--checkpoint`.",
+    remedy="`flowcheck status --run {run!q}` names the checkpoint that was kept, if one "
+    "was: name it with `--checkpoint`.",
 )
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",

@@ -20,7 +20,12 @@ IN_USE = Entry(
     section="processes",
 )
 NO_CHAIN_STARTED = Entry(
-    "run.no_chain_started", "{run}: no chain was started there: `flowcheck up JOB.toml`"
+    "run.no_chain_started",
+    "{run}: no chain was started there: `flowcheck up JOB.toml`",
+    cause="The folder does not exist, or is no run directory, or `--run` was left out and the job "
+    "file states another one.",
+    remedy="Name with `--run` the run directory that the job file states (`run`), or that a "
+    "replay was given; a live chain is started by `flowcheck up JOB.toml`.",
 )
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",

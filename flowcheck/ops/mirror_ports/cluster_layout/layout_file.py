@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from flowcheck.config.config_decoding import ConfigSection, at_least, convert
+from flowcheck.config.config_decoding import ConfigSection, at_least, convert, refuse_unknown_keys
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_layouts import (
@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     HOSTS_FOR_PORTS,
     INDIVISIBLE,
     IP_ADDRESS,
+    IS_JOB_FILE,
     MONITOR_TWICE,
     NCCL_RELEASE,
     NO_CABLE_ENDS_THERE,
@@ -43,7 +44,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     WITHIN,
 )
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
-from flowcheck.untrusted_text import decode_text
+from flowcheck.untrusted_text import decode_text, folder_problem
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
@@ -309,18 +310,22 @@ def load_layout(path: Path) -> ClusterLayout:
             raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError("FILE", str(path), UNREADABLE(error.strerror)) from error
+        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
+        raise ConfigError("FILE", str(path), why) from error
     text = decode_text("FILE", path, content, ending=".toml")
     try:
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
+    if of_job := [f"[{key}]" for key in ("source", "optimizer", "gradients") if key in tree]:
+        raise ConfigError("FILE", str(path), IS_JOB_FILE(of_job))
     with naming_file_and_line(path, ClusterLayout):
         return layout_from_toml(tree)
 
 
 def layout_from_toml(tree: dict[str, Any]) -> ClusterLayout:
     """Checks a parsed layout file. Raises ConfigError as load_layout()."""
+    refuse_unknown_keys(tree, ClusterLayout)  # first, for a misspelt table looks like a missing one
     for key, why in (("cable", NO_CABLES()), ("monitor", NO_MONITORS())):
         if not tree.get(key):
             raise ConfigError(key, "not stated", why)
