@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.transport_forms import (
     NOT_NCCL,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.align.predicted import predicted
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
@@ -156,7 +157,11 @@ def _read(
     rules = rules_told(sorted_flows, query.release)
     logged = stated.rings if stated is not None else ()
     own, left = apart_from(ring_streams, sorted_flows.grants, rules, parted)
-    communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
+    foretold = None if own else predicted(left, sorted_flows.grants, rules)
+    if foretold is not None:
+        communicators = [foretold]
+    else:
+        communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
     communicators = by_stated_model(communicators, stated, purse)
     communicators = [with_scalars_placed(c, stated, query.earlier, purse) for c in communicators]
     found = [

@@ -145,7 +145,7 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     reducing = (ring for ring in guesses if not ring.gathers)
     amid = joined_amid(sorted(reducing, key=lambda ring: ring.penalty), purse)
     if amid and explains_all(amid[-1]):
-        return _told(amid[-1], amid, purse, in_order=False)
+        return read_as(amid[-1], amid, purse, in_order=False)
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
     in_order = seen_whole(guesses[0])
     hasty = _hasty(guesses, purse, in_order=in_order)
@@ -166,10 +166,11 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
-    return _told(_fewest_ranks(best[0], [*best, *hasty]), [*best, *hasty], purse, in_order=in_order)
+    won = _fewest_ranks(best[0], [*best, *hasty])
+    return read_as(won, [*best, *hasty], purse, in_order=in_order)
 
 
-def _told(
+def read_as(
     likeliest: Cuts, others: Sequence[Cuts], purse: Purse | None, *, in_order: bool
 ) -> Communicator:
     """The communicator by its likeliest reading, and which others are as good."""
