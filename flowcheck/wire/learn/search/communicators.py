@@ -63,12 +63,12 @@ def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]
     ring: list[Stream] = []
     p2p: list[Stream] = []
     for stream in streams:
-        addresses = [s.message.va for s in stream.sends.values() if s.message.va]
         simple = stream.protocol is Protocol.SIMPLE
         if simple and stream.capacities_bytes:
             simple = P2P_CAPACITY_BYTES in stream.capacities_bytes
-        elif simple and len(addresses) > 1:
-            simple = not _walks_slots(stream, addresses)
+        elif simple:
+            addresses = [s.message.va for s in stream.sends.values() if s.message.va]
+            simple = len(addresses) < 2 or not _walks_slots(stream, addresses)
         (p2p if simple else ring).append(stream)
     return ring, p2p
 
@@ -98,14 +98,9 @@ def rules_told(sorted_flows: Sorted, stated: NcclEra | None = None) -> tuple[Ncc
     for grant in sorted_flows.grants:
         rules &= set(nccl_wire_format.eras_of(grant.layout))
     orders = {"little", "big"}
-    told = dict.fromkeys(
-        (send.message.immediate, send.wire_bytes)
-        for stream in sorted_flows.streams
-        for send in stream.sends.values()
-        if send.message.immediate and not send.message.length_inferred
-    )
-    for word, size in told:
-        orders &= set(nccl_wire_format.immediate_orders(word or 0, size)) or orders
+    told = {one for stream in sorted_flows.streams for one in stream.stated}
+    for word, size in sorted(told):
+        orders &= set(nccl_wire_format.immediate_orders(word, size)) or orders
     if orders == {"little"}:
         rules -= {NcclEra.V2_29}
     elif orders == {"big"}:
