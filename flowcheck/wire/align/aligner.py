@@ -10,21 +10,26 @@ whoever asked has to look elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op, totals_of
+from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.match import Cut, State, apply
+from flowcheck.wire.learn.cuts.room import totals_of_room
+from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
 from flowcheck.wire.programs.ddp import BUFFERS
 from flowcheck.wire.programs.ddp_start import SHAPES
-from flowcheck.wire.programs.expectation import Came, Expect, Program
+from flowcheck.wire.programs.expectation import EXTRA, Came, Expect, Program
 
 MOST_WAYS = 12
 """Kept at once. A choice: sizes of one broadcast on several channels, for each release of NCCL."""
+MOST_EXTRA = 4
+"""Sizes tried of what a script reduces itself."""
 LICENCE = "DDP"
 
 
@@ -122,7 +127,7 @@ def _next(ring: Ring, way: Way) -> list[Way]:
         fits = [
             fit
             for one in way.run.expects
-            if not one.work_bytes
+            if not one.work_bytes and (one is not EXTRA or len(ring.edges) > 1)
             for p in protocols
             for fit in _sized(ring, way.state, one, p)
         ]
@@ -138,11 +143,11 @@ def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:
         kind=one.kind,
         work_bytes=size or one.work_bytes,
         protocol=protocol,
-        licensed=LICENCE,
+        licensed=LICENCE if one.meaning else "",
         meaning=one.meaning,
         type_bytes=one.type_bytes,
         open_size=one.meaning == BUFFERS,
-        from_wire=size > 0 and one.meaning != SHAPES,
+        from_wire=one.meaning == BUFFERS or (size > 0 and one.meaning not in ("", SHAPES)),
     )
 
 
@@ -153,7 +158,7 @@ def _fits(ring: Ring, state: State, one: Expect, op: Op) -> Iterator[Fit]:
         if after.rules in known or _passes_over(ring, after, cut):
             continue
         content = content_of(cut, ring) if one.holds is not None else None
-        if one.holds is not None and (content is None or not one.holds(content)):
+        if one.holds is not None and (content is None or not one.holds(content, ring.ranks)):
             continue
         known.add(after.rules)
         slack = SLACK_BYTES[op.protocol]
@@ -162,13 +167,32 @@ def _fits(ring: Ring, state: State, one: Expect, op: Op) -> Iterator[Fit]:
 
 
 def _sized(ring: Ring, state: State, one: Expect, protocol: Protocol) -> Iterator[Fit]:
-    """The same of a collective whose size the wire tells: of each size that all sends agree
-    with."""
-    for total in totals_of(ring, state.positions, state.channels, one.kind, protocol):
-        for size in _ends(ring, state, one, protocol, total):
-            for fit in _fits(ring, state, one, _op(one, protocol, size)):
-                if not fit[1].lost:
-                    yield fit
+    """The same of a collective whose size the wire tells: of each size that all sends agree with,
+    the first one of those that end alike."""
+    known: set[object] = set()
+    for sizes in _sizes(ring, state, one, protocol):
+        for size in sizes:
+            for after, cut, came in _fits(ring, state, one, _op(one, protocol, size)):
+                name = after.positions, after.channels, after.rules
+                if name in known or cut.lost or echoes(cut, ring):
+                    continue
+                known.add(name)
+                yield after, cut, came
+        if known:
+            return
+
+
+def _sizes(ring: Ring, state: State, one: Expect, protocol: Protocol) -> Iterator[Iterable[int]]:
+    """Sizes that the wire allows, as much as fits into what was sent before less."""
+    places = state.positions, state.channels
+    totals = tuple(totals_of(ring, *places, one.kind, protocol))
+    if one is not EXTRA:
+        yield (size for total in totals for size in _ends(ring, state, one, protocol, total))
+        return
+    yield totals[:MOST_EXTRA]
+    yield (total - less for total in totals for less in slacks(ring, one.kind, total, protocol)[1:])
+    if protocol is Protocol.LL128:
+        yield (size for total in totals for size in totals_of_room(ring, one.kind, total))
 
 
 def _ends(ring: Ring, state: State, one: Expect, protocol: Protocol, total: int) -> Sequence[int]:

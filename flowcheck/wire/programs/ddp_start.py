@@ -71,7 +71,7 @@ def _count() -> Expect:
         kind=CollectiveKind.ALL_GATHER,
         meaning=COUNT,
         work_bytes=COUNT_BYTES,
-        holds=lambda content: ddp_messages.parse_parameter_count(content) is not None,
+        holds=lambda content, ranks: ddp_messages.parse_parameter_count(content) is not None,
     )
 
 
@@ -84,7 +84,7 @@ def _shapes(count: int) -> Expect:
     return Expect(
         kind=CollectiveKind.BROADCAST,
         meaning=SHAPES,
-        holds=lambda content: bool(_cuts(content, count)),
+        holds=lambda content, ranks: bool(_cuts(content, count)),
         ends=ends,
     )
 
@@ -112,4 +112,6 @@ def _model(cuts: Sequence[ParsedShapes], came: Came) -> tuple[Model, int]:
     if not fits:
         return Model(cuts[0], 0), 0
     *_, place, each = min(fits)
-    return Model(cuts[place], each), 0
+    exact = cuts[place].elements * each == came.work_bytes
+    # No gradient is of one byte: what holds all only then is less than torch sends at once.
+    return Model(cuts[place], each if each > 1 or exact else 0), 0

@@ -18,10 +18,6 @@ Content = NDArray[np.uint8]
 """The result of a collective; of a gather one rank's block."""
 
 
-def _anything(content: Content) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expect:
     """A collective that may come next."""
@@ -32,12 +28,16 @@ class Expect:
     """Of the tensor, or of one rank's block of a gather; 0: nothing but the wire tells."""
     type_bytes: int = 0
     """Of an element, where that is known; 0: it is not."""
-    holds: Callable[[Content], bool] | None = None
-    """Whether this is what it ought to hold, which is then looked at; None: it may hold
-    anything."""
+    holds: Callable[[Content, int], bool] | None = None
+    """(content, ranks) -> whether this is what it ought to hold, which is then looked at; None: it
+    may hold anything."""
     ends: Callable[[Content, int], Sequence[int]] | None = None
     """(content, how many bytes at its end may be none of it) -> sizes that the content allows, of
     a collective that only the wire sizes; None: those of the wire."""
+
+
+EXTRA = Expect(kind=CollectiveKind.ALL_REDUCE, meaning="")
+"""A number or some that a script reduces, of its own will: nothing but the wire tells how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
