@@ -9,6 +9,7 @@ src/include/device.h (union ncclLLFifoLine, NCCL_LL128_*), src/device/prims_ll12
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -89,6 +90,9 @@ _ENTRIES = {
     CtsLayout.V2_30: _Entry(struct.Struct("<QQ8IIIQ"), "askkkkkkkknti", 512, (NcclEra.V2_29,)),
 }
 
+_LEAST_ENTRY_BYTES = math.gcd(*(entry.form.size for entry in _ENTRIES.values()))
+"""What every entry's size is a multiple of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearToSend:
@@ -122,11 +126,12 @@ class ClearToSends:
 
     def distinct(self) -> list[ClearToSend]:
         """The first one of each place and size that they grant."""
-        first: dict[object, int] = {}
-        keys = zip(*self.rkeys.T.tolist(), strict=True)
-        rows = zip(self.addresses.tolist(), self.capacities_bytes.tolist(), keys, strict=True)
-        for i, row in enumerate(rows):
-            first.setdefault(row, i)
+        _, first, inverse = np.unique(self.addresses, return_index=True, return_inverse=True)
+        alike = (self.capacities_bytes == self.capacities_bytes[first][inverse]).all()
+        if not alike or (self.rkeys != self.rkeys[first][inverse]).any():
+            keys = zip(*self.rkeys.T.tolist(), strict=True)
+            rows = zip(self.addresses.tolist(), self.capacities_bytes.tolist(), keys, strict=True)
+            first = np.array(sorted({row: i for i, row in reversed([*enumerate(rows)])}.values()))
         return [
             ClearToSend(
                 address=int(self.addresses[i]),
@@ -137,7 +142,7 @@ class ClearToSends:
                 receives=int(self.receives[i]),
                 layout=self.layout,
             )
-            for i in first.values()
+            for i in np.sort(first).tolist()
         ]
 
 
@@ -152,8 +157,12 @@ def recognise_cts(
     """A flow's writes as clear-to-send entries, or None if they are none: one layout fits all, the
     index grows, and each is written to the place in the FIFO that its index asks for, when the
     `addresses` are given. Messages may be missing; repeats are refused."""
-    for layout in _ENTRIES if payloads else ():
-        found = _decoded(payloads, layout)
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    if not len(lengths) or (lengths % _LEAST_ENTRY_BYTES).any() or not lengths.all():
+        return None
+    joined = np.concatenate(payloads)
+    for layout in _ENTRIES:
+        found = _decoded(lengths, joined, layout)
         if found is not None and _in_sequence(found, addresses):
             return found
     return None
@@ -216,16 +225,19 @@ def unpack(
     return room[:data_bytes]
 
 
-def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearToSends | None:
-    """The first entry of each, if all of them are such."""
+def _decoded(
+    lengths: NDArray[np.int64], joined: NDArray[np.uint8], layout: CtsLayout
+) -> ClearToSends | None:
+    """The first entry of each message, if all of them are such. lengths: bytes of each; joined:
+    one behind the other."""
     entry = _ENTRIES[layout]
     size = entry.form.size
-    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
-    if (lengths % size).any() or not lengths.all():
+    if (lengths % size).any():
         return None
     if (lengths > size).any():
-        payloads = [payload[:size] for payload in payloads]
-    rows = np.frombuffer(np.concatenate(payloads), _dtype_of(layout))
+        firsts = np.cumsum(lengths) - lengths
+        joined = joined[firsts[:, np.newaxis] + np.arange(size)].reshape(-1)
+    rows = np.frombuffer(joined, _dtype_of(layout))
     oldest = layout is CtsLayout.V2_10
     keys = [f"k{n}" for n in range(entry.order.count("k"))]
     receives = rows["n"].astype(np.int64) if "n" in entry.order else np.ones(len(rows), np.int64)

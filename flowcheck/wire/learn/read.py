@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.nccl_transport import (
 )
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.align.predicted import predicted
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
@@ -154,11 +155,7 @@ def _read(
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
     rules = rules_told(sorted_flows, query.release)
-    logged = stated.rings if stated is not None else ()
-    own, left = apart_from(ring_streams, sorted_flows.grants, rules, parted)
-    communicators = own + find_communicators(left, sorted_flows.grants, rules, purse, logged)
-    communicators = by_stated_model(communicators, stated, purse)
-    communicators = [with_scalars_placed(c, stated, query.earlier, purse) for c in communicators]
+    own, communicators = _communicators(ring_streams, sorted_flows, rules, query, purse)
     found = [
         collect(
             c,
@@ -200,7 +197,8 @@ def _read(
         broken_off = learning.SEARCH_BROKEN_OFF_AFTER_LOSS if lost else learning.SEARCH_BROKEN_OFF
         why_not = (broken_off(), *others_told)
     first = settled(communicators, found, asked, job, why_not)
-    parts = parts_of(communicators, found, asked)
+    alone = len(communicators) == 1 and sharded is None and purse.left > 0
+    parts = parts_of(communicators, found, asked, first if alone else None)
     if sharded is None or sharded.job is None:
         first = unless_mixed(first, parts, communicators)
     why_not = first.why_not
@@ -226,6 +224,27 @@ def _read(
         awaited=None if query.ended or first.job is not None else awaited(communicators),
     )
     return reading, lines.makes_sense(communicators)
+
+
+def _communicators(
+    streams: Sequence[Stream],
+    sorted_flows: Sorted,
+    rules: tuple[NcclEra, ...],
+    query: Query,
+    purse: Purse,
+) -> tuple[Sequence[Communicator], list[Communicator]]:
+    """(those of a trainer whose optimizer is stated to be parted, all): as a program foretells
+    them, else by the search."""
+    stated, grants = query.stated, sorted_flows.grants
+    own, left = apart_from(streams, grants, rules, query.parted)
+    foretold = None if own else predicted(left, grants, rules)
+    if foretold is not None:
+        found = [foretold]
+    else:
+        logged = stated.rings if stated is not None else ()
+        found = own + find_communicators(left, grants, rules, purse, logged)
+    found = by_stated_model(found, stated, purse)
+    return own, [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
 
 
 def _parameters(

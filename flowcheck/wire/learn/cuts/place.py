@@ -261,6 +261,9 @@ def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
 HEAD_BYTES = 3840
 """Data at the beginning of a send that stands for all of it: two groups of LL128. What is read in a
 wrong way holds partial sums in the place of sums, which differ in their first numbers already."""
+MOST_HEADS = 16
+"""Places of a result of which copies are compared, evenly. A choice: in a wrong reading most of
+them differ, and a collective of a large model has ten thousands."""
 WHOLE_BYTES = 1 << 16
 """A result of at most so many bytes is compared whole. A choice: it costs as much as some heads."""
 
@@ -295,8 +298,9 @@ def _heads_differ(cut: Cut, ring: Ring) -> bool:
         return_inverse=True,
         return_counts=True,
     )
-    del starts
-    twice = np.split(times[inverse] > 1, np.cumsum([len(at) for *_, at in rows])[:-1])
+    compared = np.zeros(len(starts), np.bool_)
+    compared[_evenly(np.flatnonzero(times > 1), MOST_HEADS)] = True
+    twice = np.split(compared[inverse], np.cumsum([len(at) for *_, at in rows])[:-1])
     heads: dict[int, NDArray[np.uint8]] = {}
     for (stream, number, table, at), several in zip(rows, twice, strict=True):
         own = at[several]
@@ -316,6 +320,13 @@ def _heads_differ(cut: Cut, ring: Ring) -> bool:
             if other is not head and head[:both].tobytes() != other[:both].tobytes():
                 return True
     return False
+
+
+def _evenly(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """At most so many of them, the first and the last among these."""
+    if len(places) <= most:
+        return places
+    return places[np.linspace(0, len(places) - 1, most).astype(np.intp)]
 
 
 def head_of(

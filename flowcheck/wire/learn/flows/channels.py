@@ -9,7 +9,7 @@ that it came on, which pairs the connections before it with those behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from flowcheck.findings.catalog.connections import (
@@ -20,7 +20,9 @@ from flowcheck.findings.catalog.connections import (
 )
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.learn.flows.clean_flows import CleanSends
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 Link = tuple[str, str]
 Row = tuple[Stream, ...]
@@ -128,23 +130,36 @@ def marks_of(stream: Stream, count: int | None = None) -> frozenset[int]:
     """The beginnings of what was sent, or of so many of the first sends, without flags."""
     count = len(stream.sends) if count is None else min(count, len(stream.sends))
     if count not in stream.marks:
-        found = (mark(send) for send in islice(stream.sends.values(), count))
-        stream.marks[count] = frozenset(one for one in found if one is not None)
+        stream.marks[count] = frozenset(_marks(stream, count))
     return stream.marks[count]
+
+
+def _marks(stream: Stream, count: int) -> Iterator[int]:
+    sends = stream.sends
+    carried = (
+        (sends.carried(number) for number in range(count))
+        if isinstance(sends, CleanSends)
+        else ((send.message, send.protocol) for send in islice(sends.values(), count))
+    )
+    for message, protocol in carried:
+        if (one := _mark(message, protocol)) is not None:
+            yield one
 
 
 def mark(send: SendSeen) -> int | None:
     """The beginning of what a send carried, without flags; None where too little was seen."""
-    message = send.message
+    return _mark(send.message, send.protocol)
+
+
+def _mark(message: ObservedMessage, protocol: Protocol | None) -> int | None:
     head = message.payload[: 2 * LOOKED_AT_BYTES]
     if message.missing and message.missing[0][0] < len(head):
         return None
-    if send.protocol is Protocol.LL:
+    if protocol is Protocol.LL:
         head = head[: len(head) // 16 * 16].reshape(-1, 4, 4)[:, ::2].reshape(-1)
-    elif send.protocol is Protocol.LL128:
+    elif protocol is Protocol.LL128:
         head = head[: len(head) // 128 * 128].reshape(-1, 128)[:, :112].reshape(-1)
-    head = head[:LOOKED_AT_BYTES]
-    data = head.tobytes()
+    data = head[:LOOKED_AT_BYTES].tobytes()
     return hash(data) if len(data) - data.count(0) >= LEAST_VALUES else None
 
 
@@ -162,8 +177,11 @@ def _buffers(stream: Stream) -> tuple[int, ...] | None:
 
 
 def _used(stream: Stream) -> tuple[int, ...] | None:
-    first = min((s.message for s in stream.sends.values()), key=lambda m: m.time)
-    return first.time
+    columns = stream.columns
+    seen = columns.wire_bytes != NOT_SEEN
+    times, orders = columns.times_ns[seen], columns.orders[seen]
+    first = int(times.min())
+    return first, int(orders[times == first].min())
 
 
 _KINDS: Mapping[Entry, tuple[Sequence[Key], int]] = {

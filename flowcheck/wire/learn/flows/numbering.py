@@ -24,7 +24,7 @@ from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, PSN_OF_START, Send
 class Numbered:
     """Sends with numbers, and what they rest on."""
 
-    sends: dict[int, SendSeen]
+    sends: Mapping[int, SendSeen]
     numbered_by: tuple[Finding, ...]
     problems: tuple[Finding, ...]
     from_start: bool
@@ -169,6 +169,15 @@ def _choose(
     if slot is not None:
         fits = [n for n in fits if n % NCCL_STEPS == slot] or fits
     return fits[0], len(fits) == 1
+
+
+def slots_agree(sends: Mapping[int, SendSeen]) -> bool | None:
+    """The slots of LL that sends were written to are those of their numbers; None: nothing tells
+    where these are."""
+    base = _slot_base(list(sends.values()))
+    slots = [] if base is None else [(n, slot_of(send, base)) for n, send in sends.items()]
+    told = [slot == n % NCCL_STEPS for n, slot in slots if slot is not None]
+    return all(told) if told else None
 
 
 def _slot_base(sends: Sequence[SendSeen]) -> int | None:

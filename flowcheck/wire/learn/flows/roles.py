@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped
+from flowcheck.wire.learn.flows.clean_flows import CleanSends, clean_sends, numbered_clean
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.line_flags import line_flag
-from flowcheck.wire.learn.flows.numbering import number_sends, number_unbroken, unbroken
+from flowcheck.wire.learn.flows.numbering import (
+    Numbered,
+    number_sends,
+    number_unbroken,
+    unbroken,
+)
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
 from flowcheck.wire.learn.flows.trains import whole_writes
 from flowcheck.wire.learn.reading import FlowReading
@@ -23,6 +30,7 @@ from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Obse
 __all__ = ["CTS", "DATA", "OTHER", "P2P_CAPACITY_BYTES", "Grants", "Sorted", "sort_flows"]
 
 DATA, CTS, OTHER = "data", "cts", "other"
+_wire_bytes = attrgetter("wire_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +53,21 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
         in_pieces += several
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
-    data = [
-        f
-        for f in flows
-        if f.key not in granting
-        and _is_data(of_flow[f.key])
-        and not of_another_protocol(of_flow[f.key])
-    ]
+    data = [f for f in flows if f.key not in granting and _is_data(of_flow[f.key])]
     buffers = _buffers(grants)
     sends = {
-        flow.key: join_sends(
+        flow.key: _sends(
+            flow,
             of_flow[flow.key],
-            flow.pmtu_bytes,
             buffers.get((flow.key.source, flow.key.destination), NONE_GRANTED),
         )
         for flow in data
     }
+    data = [
+        flow
+        for flow in data
+        if isinstance(sends[flow.key], CleanSends) or not of_another_protocol(of_flow[flow.key])
+    ]
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)
@@ -71,12 +78,9 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
 def _by_flow(messages: Sequence[ObservedMessage]) -> dict[FlowKey, list[ObservedMessage]]:
     """Those of each flow, in their order. A reader has one key for all messages of a flow, which
     need not be hashed for each."""
-    names: dict[int, list[ObservedMessage]] = {}
+    names: dict[int, list[ObservedMessage]] = defaultdict(list)
     for message in messages:
-        own = names.get(id(message.flow))
-        if own is None:
-            own = names[id(message.flow)] = []
-        own.append(message)
+        names[id(message.flow)].append(message)
     found: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
     found |= {own[0].flow: own for own in names.values()}
     if len(found) < len(names):
@@ -119,6 +123,13 @@ def _is_data(messages: Sequence[ObservedMessage]) -> bool:
     return all(m.missing and m.missing[-1][1] == m.wire_bytes for m in messages)
 
 
+def _sends(
+    flow: ObservedFlow, messages: Sequence[ObservedMessage], buffers: GrantedBuffers
+) -> striped.Sent:
+    clean = clean_sends(messages, buffers)
+    return join_sends(messages, flow.pmtu_bytes, buffers) if clean is None else clean
+
+
 def _streams(
     queue_pairs: striped.Group,
     of_flow: Mapping[FlowKey, Sequence[ObservedMessage]],
@@ -127,23 +138,42 @@ def _streams(
 ) -> list[Stream]:
     """Of one connection: one stream, or one of each queue pair where their order is open."""
     if len(queue_pairs) > 1:
-        every = [m for flow in queue_pairs for m in of_flow[flow.key]]
+        every = {m.va for flow in queue_pairs for m in of_flow[flow.key] if m.va}
         granter = _granter(queue_pairs[0], every, grants)
-        whole = striped.joined(queue_pairs, sends, granter.granted if granter else {})
+        listed = {flow.key: striped.listed(sends[flow.key]) for flow in queue_pairs}
+        whole = striped.joined(queue_pairs, listed, granter.granted if granter else {})
         if whole is not None:
             stream = _stream(queue_pairs[0], unless_out_of_step(whole.sends), granter)
             stream.queue_pairs = tuple(flow.key for flow in queue_pairs)
             stream.turns, stream.split = whole.turns, whole.split
             return [stream]
     count = len(queue_pairs)
-    return [
-        _stream(
-            flow,
-            unless_out_of_step(sends[flow.key], queue_pairs=count),
-            _granter(flow, of_flow[flow.key], grants),
-        )
-        for flow in queue_pairs
-    ]
+    streams: list[Stream] = []
+    for flow in queue_pairs:
+        own = sends[flow.key]
+        if isinstance(own, CleanSends) and count == 1:
+            granter = _granter(flow, own.places, grants)
+            if (clean := _clean_stream(flow, own, granter)) is not None:
+                streams.append(clean)
+                continue
+        granter = _granter(flow, {m.va for m in of_flow[flow.key] if m.va}, grants)
+        whole_sends = unless_out_of_step(striped.listed(own), queue_pairs=count)
+        streams.append(_stream(flow, whole_sends, granter))
+    return streams
+
+
+def _clean_stream(flow: ObservedFlow, sends: CleanSends, granter: Grants | None) -> Stream | None:
+    """As `_stream`; None where clear-to-send messages contradict what the sends are."""
+    if granter is None:
+        return None
+    told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
+    numbered = numbered_clean(sends, granter.entries, flags_count=Protocol.SIMPLE not in told)
+    if numbered is None:
+        return None
+    protocol = _only_granted(granter) or sends.protocol
+    stream = _connection(flow, numbered, protocol, granter)
+    stream.table, stream.sizes_stated, stream.one_write_each = sends.table(), sends.stated, True
+    return stream
 
 
 def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
@@ -156,10 +186,16 @@ def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | Non
         granted = granter.granted if granter is not None else {}
         numbered = number_sends(sends, granted, flags_count=lines)
     _tell(sends, granter, protocol)
+    return _connection(flow, numbered, protocol or _most(sends), granter)
+
+
+def _connection(
+    flow: ObservedFlow, numbered: Numbered, protocol: Protocol, granter: Grants | None
+) -> Stream:
     return Stream(
         flow=flow,
         sends=numbered.sends,
-        protocol=protocol or _most(sends),
+        protocol=protocol,
         from_start=numbered.from_start,
         numbered_by=numbered.numbered_by,
         problems=numbered.problems,
@@ -173,11 +209,10 @@ def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | Non
 
 
 def _granter(
-    flow: ObservedFlow, messages: Sequence[ObservedMessage], grants: Sequence[Grants]
+    flow: ObservedFlow, addresses: Collection[int], grants: Sequence[Grants]
 ) -> Grants | None:
     """The clear-to-send flow of the same queue pair: addresses granted are addresses written;
     the UDP source port is the same in both directions and decides where addresses cannot."""
-    addresses = {m.va for m in messages if m.va}
     best: tuple[int, int] = (0, 0)
     found: Grants | None = None
     for grant in grants:
@@ -275,7 +310,7 @@ def _reading(
         protocol=protocol,
         peer=peer or _reverse(flow, flows),
         messages=len(messages),
-        bytes=sum(m.wire_bytes for m in messages),
+        bytes=sum(map(_wire_bytes, messages)),
         numbered_by=stream.numbered_by if stream else (NUMBERED_BY_GRANT(),) if grant else (),
         problems=stream.problems if stream else (),
     )

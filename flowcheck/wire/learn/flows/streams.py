@@ -87,6 +87,23 @@ class StreamTable:
         self.torn[at] = [bool(s.message.missing or s.message.conflicts) for s in seen]
         self.sizes = self.wire_bytes.tobytes()
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        wire_bytes: NDArray[np.int64],
+        protocol_codes: bytes,
+        times_ns: NDArray[np.int64],
+        orders: NDArray[np.int64],
+    ) -> StreamTable:
+        """Of sends from the first one on, none of which is torn."""
+        made = cls({}, 0)
+        made.wire_bytes, made.protocol_codes = wire_bytes, protocol_codes
+        made.times_ns, made.orders = times_ns, orders
+        made.torn = np.zeros(len(wire_bytes), np.bool_)
+        made.sizes = wire_bytes.tobytes()
+        return made
+
     @property
     def history(self) -> tuple[int, bytes]:
         """Equal for streams that sent the same sizes all along."""
@@ -109,7 +126,7 @@ class Stream:
     """The sends of one data flow by number; a number not there was not seen."""
 
     flow: ObservedFlow
-    sends: dict[int, SendSeen]
+    sends: Mapping[int, SendSeen]
     protocol: Protocol
     """Of most of its bytes; NCCL may change it from one collective to the next."""
     from_start: bool
@@ -144,6 +161,23 @@ class Stream:
     """By collective whether copies of it differ, of rings that this stream is the first of."""
     table: StreamTable | None = field(default=None, repr=False, compare=False)
     """The sends as columns, once they were asked for."""
+    sizes_stated: frozenset[tuple[int, int]] | None = field(default=None, repr=False, compare=False)
+    """`stated`, once it was asked for, or where each send is known to be one write with an
+    immediate."""
+    one_write_each: bool = False
+    """Each send is one write with an immediate."""
+
+    @property
+    def stated(self) -> frozenset[tuple[int, int]]:
+        """(immediate, wire bytes) of the sends whose immediate is not zero and whose size was
+        seen."""
+        if self.sizes_stated is None:
+            self.sizes_stated = frozenset(
+                (word, send.wire_bytes)
+                for send in self.sends.values()
+                if (word := send.message.immediate) and not send.message.length_inferred
+            )
+        return self.sizes_stated
 
     @property
     def columns(self) -> StreamTable:

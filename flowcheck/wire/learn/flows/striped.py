@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows import pieces
+from flowcheck.wire.learn.flows.clean_flows import CleanSends
 from flowcheck.wire.learn.flows.lost_pieces import Row
 from flowcheck.wire.learn.flows.numbering import Granted
 from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
@@ -20,7 +21,8 @@ from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 BLOCK_BYTES = 16 << 20
 """A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
 
-Sends = Mapping[FlowKey, Sequence[SendSeen]]
+Sent = Sequence[SendSeen] | CleanSends
+Sends = Mapping[FlowKey, Sent]
 Buffers = Mapping[int, tuple[int, int]]
 """{key: (first address, last address)} of what was written."""
 Held = Mapping[FlowKey, Buffers]
@@ -92,7 +94,9 @@ def _by_pieces(
             for flow in other
             if not any(flow in of for of in merged) and _share(group[0], flow, held)
         ]
-        whole = len(alike) > len(group) and pieces.is_split([sends[flow.key] for flow in alike])
+        whole = len(alike) > len(group) and pieces.is_split(
+            [listed(sends[flow.key]) for flow in alike]
+        )
         merged.append(alike if whole else group)
     return merged
 
@@ -116,7 +120,9 @@ def _share(one: ObservedFlow, two: ObservedFlow, held: Held) -> bool:
     return bool(shared) and all(max(span) - min(span) < BLOCK_BYTES for span in spans)
 
 
-def _buffers(sends: Sequence[SendSeen]) -> Buffers:
+def _buffers(sends: Sent) -> Buffers:
+    if isinstance(sends, CleanSends):
+        return sends.written
     written: dict[int, set[int]] = {}
     for message in (send.message for send in sends):
         if message.va and message.rkey is not None:
@@ -147,7 +153,14 @@ class Connection:
     split: bool
 
 
-def joined(group: Group, sends: Sends, granted: Granted) -> Connection | None:
+def listed(sends: Sent) -> Sequence[SendSeen]:
+    """Each by itself."""
+    return list(sends.values()) if isinstance(sends, CleanSends) else sends
+
+
+def joined(
+    group: Group, sends: Mapping[FlowKey, Sequence[SendSeen]], granted: Granted
+) -> Connection | None:
     """None where loss or a start in the middle leaves the order of sends open."""
     rows: Sequence[Row] = [sends[flow.key] for flow in group]
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)

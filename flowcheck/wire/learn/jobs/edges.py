@@ -8,7 +8,7 @@ import msgspec
 
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.streams import PROTOCOLS, Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.training_job.learned_job import Edge
 
@@ -73,13 +73,13 @@ def edge_of(
     seen = [stream for stream in streams if stream is not None]
     several = any(len(stream.turns) > 1 for stream in seen)
     turns = tuple(() if stream is None else stream.turns for stream in streams)
-    sends = (send for stream in seen for send in stream.sends.values())
+    simple = PROTOCOLS.index(Protocol.SIMPLE)
     return Edge(
         communicator=communicator,
         sender=sender,
         flows=tuple(own[0] if own else None for own in turns),
         first_numbers=tuple(numbers),
-        flags_count=not any(send.protocol is Protocol.SIMPLE for send in sends),
+        flags_count=not any(simple in stream.columns.protocol_codes for stream in seen),
         queue_pairs=turns if several else (),
         split=any(stream.split for stream in seen),
         senders=senders,

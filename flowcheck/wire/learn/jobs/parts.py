@@ -47,15 +47,19 @@ class Asked:
 
 
 def parts_of(
-    communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
+    communicators: Sequence[Communicator],
+    found: Sequence[Found],
+    asked: Asked,
+    only: Part | None = None,
 ) -> tuple[Part, ...]:
-    """Every data-parallel job by itself, in the order in which they began."""
+    """Every data-parallel job by itself, in the order in which they began. only: what is known of
+    the one that there is; None: there may be several."""
     parts = []
     for number, (communicator, collected) in enumerate(zip(communicators, found, strict=True)):
         habits = communicator.habits
         if (habits.shapes and habits.each) or habits.own:
             own = [communicator], [collected]
-            told = settled(*own, asked, *data_parallel(*own, asked))
+            told = only or settled(*own, asked, *data_parallel(*own, asked))
             if told.job is not None and may_be_mixed(communicator, asked.streams):
                 told = replace(told, job=None, weights=_open(told.weights), why_not=(MIXED(),))
             streams = (s for edge in communicator.ring.edges for s in edge.streams)

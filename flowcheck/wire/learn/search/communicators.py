@@ -63,12 +63,12 @@ def ring_and_p2p(streams: Sequence[Stream]) -> tuple[list[Stream], list[Stream]]
     ring: list[Stream] = []
     p2p: list[Stream] = []
     for stream in streams:
-        addresses = [s.message.va for s in stream.sends.values() if s.message.va]
         simple = stream.protocol is Protocol.SIMPLE
         if simple and stream.capacities_bytes:
             simple = stream.pooled or P2P_CAPACITY_BYTES in stream.capacities_bytes
-        elif simple and len(addresses) > 1:
-            simple = not _walks_slots(stream, addresses)
+        elif simple:
+            addresses = [s.message.va for s in stream.sends.values() if s.message.va]
+            simple = len(addresses) < 2 or not _walks_slots(stream, addresses)
         (p2p if simple else ring).append(stream)
     return ring, p2p
 
@@ -98,14 +98,9 @@ def rules_told(sorted_flows: Sorted, stated: NcclEra | None = None) -> tuple[Ncc
     for grant in sorted_flows.grants:
         rules &= set(nccl_wire_format.eras_of(grant.layout))
     orders = {"little", "big"}
-    told = dict.fromkeys(
-        (send.message.immediate, send.wire_bytes)
-        for stream in sorted_flows.streams
-        for send in stream.sends.values()
-        if send.message.immediate and not send.message.length_inferred
-    )
-    for word, size in told:
-        orders &= set(nccl_wire_format.immediate_orders(word or 0, size)) or orders
+    told = {one for stream in sorted_flows.streams for one in stream.stated}
+    for word, size in sorted(told):
+        orders &= set(nccl_wire_format.immediate_orders(word, size)) or orders
     if orders == {"little"}:
         rules -= {NcclEra.V2_29}
     elif orders == {"big"}:
@@ -145,7 +140,7 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     reducing = (ring for ring in guesses if not ring.gathers)
     amid = joined_amid(sorted(reducing, key=lambda ring: ring.penalty), purse)
     if amid and explains_all(amid[-1]):
-        return _told(amid[-1], amid, purse, in_order=False)
+        return read_as(amid[-1], amid, purse, in_order=False)
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
     in_order = seen_whole(guesses[0])
     hasty = _hasty(guesses, purse, in_order=in_order)
@@ -166,10 +161,11 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     best = sorted([*finalists, *amid], key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
-    return _told(_fewest_ranks(best[0], [*best, *hasty]), [*best, *hasty], purse, in_order=in_order)
+    won = _fewest_ranks(best[0], [*best, *hasty])
+    return read_as(won, [*best, *hasty], purse, in_order=in_order)
 
 
-def _told(
+def read_as(
     likeliest: Cuts, others: Sequence[Cuts], purse: Purse | None, *, in_order: bool
 ) -> Communicator:
     """The communicator by its likeliest reading, and which others are as good."""

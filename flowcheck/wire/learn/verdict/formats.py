@@ -52,19 +52,13 @@ def _told(flows: Sorted) -> Iterator[Finding]:
 
 def _orders(flows: Sorted) -> Iterator[set[str]]:
     """Of each immediate that tells one."""
-    told = {
-        (send.message.immediate, send.wire_bytes)
-        for stream in flows.streams
-        for send in stream.sends.values()
-        if send.message.immediate and not send.message.length_inferred
-    }
-    for word, size in told:
-        if fits := set(nccl_wire_format.immediate_orders(word or 0, size)):
+    for word, size in {one for stream in flows.streams for one in stream.stated}:
+        if fits := set(nccl_wire_format.immediate_orders(word, size)):
             yield fits
 
 
 def _adaptive(stream: Stream) -> bool:
-    return any(
+    return not stream.one_write_each and any(
         send.wire_bytes
         and send.closed
         and send.message.immediate is None

@@ -1,0 +1,43 @@
+"""Which ring the connections of a port are, where hosts, the ranks that clear-to-send messages name
+and the count of ranks in a start-up say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.groups import alone, path_of
+from flowcheck.wire.learn.flows.nodes import plain
+from flowcheck.wire.learn.flows.rings import Ring, rings
+from flowcheck.wire.learn.flows.roles import Grants
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.started import ranks_started
+
+MOST_LINKS = 2
+"""Into one rank, and out of it."""
+
+
+def rings_told(
+    streams: Sequence[Stream], grants: Sequence[Grants], rules: tuple[NcclEra, ...]
+) -> list[Ring]:
+    """The rings that these may be, all of them as likely by hosts and ranks named; empty: these
+    tell none, or another form than one GPU a node and one port."""
+    if not streams or not all(_whole(stream) for stream in streams):
+        return []
+    paired = {stream.peer for stream in streams}
+    group = alone(streams, [grant for grant in grants if grant.flow.key not in paired])
+    path = path_of(group)
+    if path is None or not group.links or len(group.links) > MOST_LINKS:
+        return []
+    counted = ranks_counted(streams)
+    if not counted or not plain(group, path, counted):
+        return []
+    guesses = [ring for ring in rings(group, rules, ranks_started(streams)) if not ring.extra_sends]
+    least = min((ring.penalty for ring in guesses), default=0)
+    return [ring for ring in guesses if ring.penalty == least]
+
+
+def _whole(stream: Stream) -> bool:
+    """It was seen from its start on, and nothing of it was lost."""
+    return stream.from_start and len(stream.sends) == stream.stop and bool(stream.turns)

@@ -1,0 +1,177 @@
+"""Jobs that are laid out as DistributedDataParallel's program foretells, judged by the generator's
+truth: the right job or none, at any count of messages, and no search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.netib import Options, Truth, generate
+
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.wire.align.predicted import predicted
+from flowcheck.wire.learn import Reading, read, read_stream
+from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
+from flowcheck.wire.training_job.learned_job import Role
+
+ODD = ((67, 101), (67,), (13, 67), (13,), (3, 5, 7))
+WIDE = ((300, 311), (311,), (90, 311), (91,))
+CAPS = (6000, 17000)
+MIXED = ((1024, "LL"), (12000, "LL128"))
+JOBS = {
+    "ll": Options(ranks=3, shapes=ODD, caps_bytes=CAPS),
+    "ll, five ranks, float16": Options(
+        ranks=5, shapes=((900, 801), (7,)), dtype="float16", channels=3, version=(2, 23)
+    ),
+    "ll128": Options(
+        ranks=4, shapes=WIDE, protocol="LL128", version=(2, 23), channels=2, caps_bytes=CAPS
+    ),
+    "simple": Options(
+        ranks=4, shapes=WIDE, protocol="Simple", version=(2, 30), channels=4, caps_bytes=CAPS
+    ),
+    "mixed, bfloat16": Options(
+        ranks=8, shapes=WIDE, protocol="Simple", mix=MIXED, version=(2, 26), channels=2,
+        dtype="bfloat16", caps_bytes=CAPS, mirrored=(5,),
+    ),
+    "hook": Options(ranks=3, shapes=ODD, protocol="Simple", version=(2, 29), compress="bfloat16"),
+    "buffers": Options(ranks=3, shapes=ODD, buffers=96, counters=2, caps_bytes=CAPS),
+    "metrics": Options(
+        ranks=4, shapes=WIDE, protocol="LL128", mix=((1024, "LL"),), version=(2, 23), channels=2,
+        buffers=96, metric_every=2,
+    ),
+    "static graph": Options(ranks=3, shapes=ODD, static_graph=True, caps_bytes=CAPS),
+    "unused parameters": Options(ranks=3, shapes=ODD, find_unused=True),
+    "two queue pairs": Options(ranks=4, shapes=ODD, version=(2, 21), qps=2, caps_bytes=CAPS),
+    "one direction": Options(ranks=4, shapes=WIDE, mirrored=(2,), directions="tx"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def captured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[MergedView, Truth]:
+    made = generate(JOBS[request.param], tmp_path_factory.mktemp("job"))
+    return read_capture_files(made.files), made.truth
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks the search fails."""
+
+    def asked(*args: object) -> None:
+        raise AssertionError("the search was asked")
+
+    monkeypatch.setattr(read, "find_communicators", asked)
+
+
+def _is_true(reading: Reading, truth: Truth) -> None:
+    """The job is the generator's."""
+    job, options = reading.job, truth.options
+    assert job is not None, reading.why_not
+    assert [parameter.sizes for parameter in job.parameters] == list(options.shapes)
+    assert job.communicators[0].ranks == options.ranks
+    assert job.communicators[0].channels == options.channels
+    assert [edge.sender for edge in job.edges] == _senders(options)
+    plan = [list(bucket) for bucket in job.buckets]
+    assert plan[: len(plan) - job.has_usage_map] == truth.buckets
+    assert job.has_usage_map is options.find_unused
+    sizes = [op.work_bytes for op in job.each if op.role is Role.BUCKET]
+    assert (
+        sum(sizes[: len(truth.buckets)])
+        == job.gradient_bytes - 4 * len(job.parameters) * options.find_unused
+    )
+
+
+def _senders(options: Options) -> list[int]:
+    own = options.mirrored[0]
+    before = (own - 1) % options.ranks
+    return [own] if options.directions == "tx" else [before, own]
+
+
+def test_the_job_and_its_bytes_are_the_true_ones(
+    captured: tuple[MergedView, Truth], no_search: None
+) -> None:
+    seen, truth = captured
+    reading = read_stream(seen.flows, seen.messages)
+    _is_true(reading, truth)
+    assert reading.weights is not None
+    assert reading.weights.data is not None
+    assert reading.weights.data.tobytes() == truth.weights
+    gradients = [c for c in reading.collectives if c.meaning == "gradient bucket"]
+    assert len(gradients) == len(truth.gradients)
+    if truth.options.directions == "both":
+        told = [collective.sha256 for collective in gradients]
+        assert told == [collective.sha256 for collective in truth.gradients]
+
+
+def test_at_any_count_of_messages_it_is_the_true_job_or_none(
+    captured: tuple[MergedView, Truth],
+) -> None:
+    seen, truth = captured
+    messages = sorted(seen.messages, key=lambda message: message.order)
+    known = False
+    for count in range(8, len(messages), max(1, len(messages) // 40)):
+        reading = read_stream(seen.flows, messages[:count], ended=False, hasty=True, results=False)
+        if reading.job is not None:
+            _is_true(reading, truth)
+            known = True
+    assert known
+
+
+def test_what_was_lost_or_is_of_another_size_is_not_foretold(
+    captured: tuple[MergedView, Truth],
+) -> None:
+    seen, truth = captured
+    data = [
+        place
+        for place, message in enumerate(seen.messages)
+        if message.immediate is not None and message.wire_bytes
+    ]
+    assert _foretold(seen, seen.messages)
+    for place in data[3 :: len(data) // 5]:
+        message = seen.messages[place]
+        lost = [*seen.messages[:place], *seen.messages[place + 1 :]]
+        assert not _foretold(seen, lost) or message.first_psn == _last_psn(seen, message)
+        other = replace(message, wire_bytes=message.wire_bytes + 4096, payload=_longer(message))
+        changed = [*seen.messages[:place], other, *seen.messages[place + 1 :]]
+        # Nothing but the wire tells how many bytes buffers have.
+        assert truth.options.buffers or not _foretold(seen, changed)
+
+
+def _last_psn(seen: MergedView, message: ObservedMessage) -> int:
+    """Of the flow that a message is of: one that ends earlier lost nothing."""
+    return max(other.first_psn for other in seen.messages if other.flow == message.flow)
+
+
+def _longer(message: ObservedMessage) -> NDArray[np.uint8]:
+    return message.payload.repeat(2)[:1].repeat(message.wire_bytes + 4096)
+
+
+def _foretold(seen: MergedView, messages: list[ObservedMessage]) -> bool:
+    flows = sort_flows(seen.flows, messages)
+    streams, _ = ring_and_p2p(flows.streams)
+    return predicted(streams, flows.grants, rules_told(flows)) is not None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(shapes=ODD, dtypes=("float32", "float32", "bfloat16", "bfloat16", "float32")),
+        Options(ranks=3, shapes=ODD, find_unused=True, caps_bytes=CAPS),
+        Options(shapes=ODD, metrics_group=True),
+        Options(shapes=ODD, steps=6, start_step=2),
+    ],
+    ids=["several dtypes", "other caps", "another communicator", "no start-up"],
+)
+def test_what_the_program_does_not_know_is_left_to_the_search(
+    options: Options, tmp_path: Path
+) -> None:
+    made = generate(options, tmp_path)
+    seen = read_capture_files(made.files)
+    assert not _foretold(seen, seen.messages)
