@@ -36,6 +36,9 @@ def test_the_printed_commands_run(tmp_path: Path) -> None:
     assert restored["model"]
     torch.save(restored, elsewhere / "FILE")  # as the trainer, which writes no manifest
     subprocess.run(_as_here(offered["audit"]), shell=True, cwd=elsewhere, check=True, timeout=300)
+    of_other_step = ("audit", elsewhere / "FILE", "--run", here / "r", "--step", "99")
+    assert said(elsewhere, *of_other_step, code=2) == ""
+    assert said(elsewhere, "base", "FILE", "--run", here / "r", code=2) == ""
 
     state = json.loads(said(elsewhere, "status", "--run", here / "r", "--json", code=1))
     assert state["health"]["word"] == "ended"

@@ -30,6 +30,13 @@ OF_SEVERAL_JOBS = Entry(
     remedy="Give a checkpoint of a later step, when the jobs differ.",
 )
 OF_JOB = Entry("base.of_job", "job {number}: {why}")
+CHAIN_HAS_ENDED = Entry(
+    "base.chain_has_ended",
+    "{run}: the chain there has ended, so no base is awaited",
+    cause="A base is given to a running chain.",
+    remedy="`flowcheck status --run {run!q}` shows how it ended and what it kept; `flowcheck up "
+    "JOB.toml` follows the job again.",
+)
 NO_JOB_YET = Entry(
     "base.no_job_yet",
     "{run}: no job has been learned yet, so no base is awaited",
@@ -162,6 +169,12 @@ STEP_UNKNOWN = Entry(
     "audit.step_unknown",
     "{file}: nothing in it says at which step it was written: its optimizer keeps no state, and it "
     "holds no step counter; state it with --step N",
+)
+OTHER_STEP = Entry(
+    "audit.other_step",
+    "{file} is of step {step}",
+    cause="The file itself tells its step, and another one is stated.",
+    remedy="Leave `--step` out, or name the file of that step.",
 )
 STEP_NOT_RECORDED = Entry(
     "audit.step_not_recorded",

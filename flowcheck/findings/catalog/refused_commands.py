@@ -5,7 +5,13 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 FOLDER_REMOVED = Entry("command.folder_removed", "the folder was removed: cd to one that exists")
-FILE_ERROR = Entry("command.file_error", "{path}: {error}", also=("errno",))
+FILE_ERROR = Entry(
+    "command.file_error",
+    "{path}: {error}",
+    also=("errno",),
+    cause="The system refused to read or write there.",
+    remedy="Check the path, and that its folder exists and this user may use it (`ls -ld`).",
+)
 """errno: its name, ENOENT."""
 NO_ROOM_AT = Entry(
     "command.no_room_at",

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import StateError, naming_file
+from flowcheck.errors import ConfigError, StateError, naming_file
 from flowcheck.findings.catalog.base_checkpoints import (
     AUDITED_JOB_OPEN,
     EQUAL_TO_SEVERAL,
     JOB_DIFFERS,
     NO_REPLICA,
     OF_JOB,
+    OTHER_STEP,
     STEP_NOT_RECORDED,
     STEP_UNKNOWN,
 )
@@ -157,6 +158,8 @@ def read_checkpoint_template(
     template = template_for(file, _layout_and_steps(where)[0], optimizer_of_run(where), step)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
+    if step is not None and template.tells_step and template.step != step:
+        raise ConfigError("--step", step, OTHER_STEP(file=file, step=template.step))
     return template
 
 

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     AS_STATED,
     BASE_REFUSED,
     BEING_JOINED,
+    CHAIN_HAS_ENDED,
     LEADS_TO_LATER_FILE,
     NO_JOB_YET,
     NO_UPDATER,
@@ -157,7 +158,7 @@ def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir,
 def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
     root, config = where.root, where.settings()
     if not where.replica.exists():
-        raise StateError(NO_JOB_YET(root))
+        raise StateError(CHAIN_HAS_ENDED(root) if where.ended.exists() else NO_JOB_YET(root))
     if incarnation_of(where).step is not None:
         raise StateError(STATE_KNOWN(root))
     if stage_at(Position.STEP).name not in where.stage_pids():
