@@ -13,8 +13,8 @@ from support.netib import Options, Truth, generate
 
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.wire.align.predicted import predicted
 from flowcheck.wire.learn import Reading, read, read_stream
+from flowcheck.wire.learn.align.predicted import predicted
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
 from flowcheck.wire.traffic.observed_messages import ObservedMessage

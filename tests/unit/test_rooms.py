@@ -151,7 +151,7 @@ def test_only_links_imports_zmq_and_nothing_sleeps() -> None:
 
 
 def test_rooms_of_learning_import_only_what_lies_below_them() -> None:
-    order = ("flows", "cuts", "trainer", "search", "verdict", "jobs")
+    order = ("flows", "cuts", "trainer", "search", "align", "verdict", "jobs")
     learn = PACKAGE / "wire/learn"
     assert {path.name for path in learn.iterdir() if (path / "__init__.py").exists()} == set(order)
     wrong = [

@@ -20,8 +20,8 @@ from flowcheck.findings.catalog.nccl_transport import (
 )
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.align.predicted import predicted
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.align.predicted import predicted
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
@@ -237,7 +237,7 @@ def _communicators(
     them, else by the search."""
     stated, grants = query.stated, sorted_flows.grants
     own, left = apart_from(streams, grants, rules, query.parted)
-    foretold = None if own else predicted(left, grants, rules)
+    foretold = None if own else predicted(left, grants, rules, purse)
     if foretold is not None:
         found = [foretold]
     else:

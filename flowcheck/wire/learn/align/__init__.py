@@ -1,0 +1,1 @@
+"""Lays what a program expects over what each connection carried."""

@@ -1,0 +1,244 @@
+"""Lays what a program expects over what the connections of a ring, and of trees beside it, carried.
+
+Its state is a position on each connection. Of what may come next the aligner takes what every
+message seen agrees with, in the order of the program: a collective of a known size first, one that
+only the wire sizes where none of these fits. Several sizes, or several releases of NCCL, may fit at
+a place; each is a way of its own then, and what comes later tells them apart. Two known sizes that
+fit are an open question, and so is a message that nobody expected: then there is no way, and
+whoever asked has to look elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.learn.cuts.candidates import Op, by_trees, totals_of
+from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
+from flowcheck.wire.learn.cuts.match import Cut, State, apply
+from flowcheck.wire.learn.cuts.purse import Purse
+from flowcheck.wire.learn.cuts.room import totals_of_room
+from flowcheck.wire.learn.cuts.slack import slacks
+from flowcheck.wire.learn.flows.order import earliest
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
+from flowcheck.wire.programs.ddp import BUFFERS
+from flowcheck.wire.programs.ddp_start import SHAPES
+from flowcheck.wire.programs.expectation import EXTRA, Came, Expect, Program
+
+MOST_WAYS = 12
+"""Kept at once. A choice: sizes of one broadcast on several channels, for each release of NCCL."""
+MOST_EXTRA = 4
+"""Sizes tried of what a script reduces itself."""
+LICENCE = "DDP"
+
+
+class Run:
+    """A program under way, which can be gone on with in more than one way."""
+
+    def __init__(self, make: Callable[[], Program], told: Sequence[Came] = ()) -> None:
+        self._make, self._told = make, list(told)
+        self._program = make()
+        self.expects: tuple[Expect, ...] = next(self._program, ())
+        for came in told:
+            self.expects = self._sent(came)
+
+    def tell(self, came: Came) -> None:
+        """The collective that came."""
+        self._told.append(came)
+        self.expects = self._sent(came)
+
+    def again(self) -> Run:
+        """Another one that was told as much."""
+        return Run(self._make, self._told)
+
+    def _sent(self, came: Came) -> tuple[Expect, ...]:
+        try:
+            return self._program.send(came)
+        except StopIteration:
+            return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way in which what was seen is what the program says."""
+
+    state: State
+    run: Run
+    cut: Cut | None = None
+    """The last collective; None: none came yet."""
+    before: Way | None = None
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """All collectives, in their order."""
+        found = []
+        way: Way | None = self
+        while way is not None and way.cut is not None:
+            found.append(way.cut)
+            way = way.before
+        return tuple(reversed(found))
+
+
+Fit = tuple[State, Cut, Came]
+
+
+class Aligner:
+    """What a ring carried, with what is expected laid over it."""
+
+    def __init__(self, ring: Ring, purse: Purse | None = None) -> None:
+        """purse: counts what is laid."""
+        self._ring, self._purse = ring, purse
+
+    def followed(self, make: Callable[[], Program]) -> list[Way]:
+        """Ways in which all that was seen is what the program says, as far as it went, the
+        likeliest first; empty: there is none."""
+        start = State(
+            tuple(tuple(0 for _ in edge.streams) for edge in self._ring.edges),
+            tuple(tuple(None for _ in edge.streams) for edge in self._ring.edges),
+            self._ring.rules,
+        )
+        ways, done = [Way(start, Run(make))], False
+        while ways and not done:
+            after: list[Way] = []
+            done = True
+            for way in ways:
+                if self._at_end(way.state):
+                    after.append(way)
+                else:
+                    after += self._next(way)
+                    done = False
+            ways = after if len(after) <= MOST_WAYS else []
+        return ways
+
+    def _at_end(self, state: State) -> bool:
+        """Nothing that was seen is left."""
+        return all(
+            stream.stop <= number
+            for edge, at in zip(self._ring.edges, state.positions, strict=True)
+            for stream, number in zip(edge.streams, at, strict=True)
+        )
+
+    def _next(self, way: Way) -> list[Way]:
+        """The ways on from this one."""
+        protocols = self._ring.protocols_at(way.state.positions)
+        known = [one for one in way.run.expects if one.work_bytes]
+        fits = [
+            fit
+            for one in known
+            for p in protocols
+            for op in self._with_tree(_op(one, p))
+            for fit in self._fits(way.state, one, op)
+        ]
+        if len({(c.op.work_bytes, c.op.kind, c.op.protocol, c.op.tree) for _, c, _ in fits}) > 1:
+            return []
+        if not fits:
+            fits = [
+                fit
+                for one in way.run.expects
+                if not one.work_bytes and (one is not EXTRA or len(self._ring.edges) > 1)
+                for p in protocols
+                for fit in self._sized(way.state, one, p)
+            ]
+        runs = [*(way.run.again() for _ in fits[1:]), way.run]
+        for run, (_, _, came) in zip(runs, fits, strict=False):
+            run.tell(came)
+        return [Way(state, run, cut, way) for run, (state, cut, _) in zip(runs, fits, strict=False)]
+
+    def _with_tree(self, op: Op) -> tuple[Op, ...]:
+        """The collective, and the same by NCCL's trees where these may be."""
+        if not self._ring.found or op.kind is not CollectiveKind.ALL_REDUCE:
+            return (op,)
+        return op, replace(op, tree=True)
+
+    def _fits(self, state: State, one: Expect, op: Op) -> Iterator[Fit]:
+        """One way for each group of releases that sizes do not tell apart."""
+        known: set[tuple[NcclEra, ...]] = set()
+        for after, cut in apply(self._ring, state, op, self._purse):
+            if after.rules in known or self._passes_over(after, cut):
+                continue
+            if self._ring.found and amid_cut_off(cut, self._ring):
+                continue
+            content = content_of(cut, self._ring) if one.holds is not None else None
+            if one.holds is not None and (
+                content is None or not one.holds(content, self._ring.ranks)
+            ):
+                continue
+            known.add(after.rules)
+            slack = SLACK_BYTES[op.protocol]
+            came = Came(expect=one, work_bytes=op.work_bytes, content=content, slack_bytes=slack)
+            yield after, cut, came
+
+    def _sized(self, state: State, one: Expect, protocol: Protocol) -> Iterator[Fit]:
+        """The same of a collective whose size the wire tells: of each size that all sends agree
+        with, the first one of those that end alike."""
+        known: set[object] = set()
+        for ops in self._sizes(state, one, protocol):
+            for op in ops:
+                for after, cut, came in self._fits(state, one, op):
+                    name = after.positions, after.channels, after.rules
+                    if name in known or cut.lost or echoes(cut, self._ring):
+                        continue
+                    known.add(name)
+                    yield after, cut, came
+            if known:
+                return
+
+    def _sizes(self, state: State, one: Expect, protocol: Protocol) -> Iterator[Iterable[Op]]:
+        """Of the sizes that the wire allows, as much as fits into what was sent before less."""
+        places = state.positions, state.channels
+        totals = tuple(totals_of(self._ring, *places, one.kind, protocol))
+        if one is not EXTRA:
+            sizes = (size for total in totals for size in self._ends(state, one, protocol, total))
+            yield (_op(one, protocol, size) for size in sizes)
+            return
+        yield (_op(one, protocol, total) for total in totals[:MOST_EXTRA])
+        if self._ring.found:
+            yield by_trees(self._ring, *places, protocol)
+        yield (
+            _op(one, protocol, total - less)
+            for total in totals
+            for less in slacks(self._ring, one.kind, total, protocol)[1:]
+            if less < total
+        )
+        if protocol is Protocol.LL128:
+            room = (
+                size for total in totals for size in totals_of_room(self._ring, one.kind, total)
+            )
+            yield (_op(one, protocol, size) for size in room)
+
+    def _ends(self, state: State, one: Expect, protocol: Protocol, total: int) -> Sequence[int]:
+        """What it may hold of so many bytes."""
+        if one.ends is None or not SLACK_BYTES[protocol]:
+            return (total,)
+        bare = Op(kind=one.kind, work_bytes=total, protocol=protocol)
+        for _, cut in apply(self._ring, state, bare, self._purse):
+            content = content_of(cut, self._ring)
+            return () if content is None else one.ends(content, SLACK_BYTES[protocol])
+        return ()
+
+    def _passes_over(self, after: State, cut: Cut) -> bool:
+        """What was sent first of all that is left is no part of it: ranks make collectives one
+        after the other."""
+        # Ranks that a broadcast has passed may begin a tree's all-reduce.
+        broadcast = cut.op.kind is CollectiveKind.BROADCAST
+        first = earliest(self._ring, cut.starts, trees=False if broadcast else None)
+        if first is None:
+            return False
+        edge, place = first
+        return cut.starts[edge][place] == after.positions[edge][place]
+
+
+def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:
+    """size: of one that only the wire sizes."""
+    return Op(
+        kind=one.kind,
+        work_bytes=size or one.work_bytes,
+        protocol=protocol,
+        licensed=LICENCE if one.meaning else "",
+        meaning=one.meaning,
+        type_bytes=one.type_bytes,
+        open_size=one.meaning == BUFFERS,
+        from_wire=one.meaning == BUFFERS or (size > 0 and one.meaning not in ("", SHAPES)),
+    )
