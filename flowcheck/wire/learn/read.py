@@ -164,6 +164,7 @@ def _read(
             apart=any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
             broken_off=purse.left <= 0,
             results=query.results,
+            goes_on=query.hasty,
         )
         for number, c in enumerate(communicators)
     ]
@@ -237,7 +238,7 @@ def _communicators(
     them, else by the search."""
     stated, grants = query.stated, sorted_flows.grants
     own, left = apart_from(streams, grants, rules, query.parted)
-    foretold = None if own else predicted(left, grants, rules, purse)
+    foretold = None if own else predicted(left, grants, rules, purse, goes_on=query.hasty)
     if foretold is not None:
         found = [foretold]
     else:

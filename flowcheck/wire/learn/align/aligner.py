@@ -87,9 +87,9 @@ Fit = tuple[State, Cut, Came]
 class Aligner:
     """What a ring carried, with what is expected laid over it."""
 
-    def __init__(self, ring: Ring, purse: Purse | None = None) -> None:
-        """purse: counts what is laid."""
-        self._ring, self._purse = ring, purse
+    def __init__(self, ring: Ring, purse: Purse | None = None, *, goes_on: bool = False) -> None:
+        """purse: counts what is laid; goes_on: more of the stream comes and is read then."""
+        self._ring, self._purse, self._goes_on = ring, purse, goes_on
 
     def followed(self, make: Callable[[], Program]) -> list[Way]:
         """Ways in which all that was seen is what the program says, as far as it went, the
@@ -131,8 +131,11 @@ class Aligner:
             for op in self._with_tree(_op(one, p))
             for fit in self._fits(way.state, one, op)
         ]
-        if len({(c.op.work_bytes, c.op.kind, c.op.protocol, c.op.tree) for _, c, _ in fits}) > 1:
-            return []
+        if len({_named(cut) for _, cut, _ in fits}) > 1:
+            # While it is on its way sizes fit alike: the likeliest, of which no job is proved yet.
+            if not self._goes_on or not all(self._at_end(state) for state, _, _ in fits):
+                return []
+            fits = [fit for fit in fits if _named(fit[1]) == _named(fits[0][1])]
         if not fits:
             fits = [
                 fit
@@ -228,6 +231,10 @@ class Aligner:
             return False
         edge, place = first
         return cut.starts[edge][place] == after.positions[edge][place]
+
+
+def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
+    return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.tree
 
 
 def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:

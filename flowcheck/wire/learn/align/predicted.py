@@ -22,10 +22,12 @@ def predicted(
     grants: Sequence[Grants],
     rules: tuple[NcclEra, ...],
     purse: Purse | None = None,
+    *,
+    goes_on: bool = False,
 ) -> Communicator | None:
     """The communicator of these connections, where a program foretells all that they carried.
-    purse: counts what is laid over them."""
-    cuts = _foretold(streams, grants, rules, purse)
+    purse: counts what is laid over them; goes_on: more comes, and is read then."""
+    cuts = _foretold(streams, grants, rules, purse, goes_on)
     return None if cuts is None else read_as(cuts, (), None, in_order=True)
 
 
@@ -34,11 +36,16 @@ def _foretold(
     grants: Sequence[Grants],
     rules: tuple[NcclEra, ...],
     purse: Purse | None,
+    goes_on: bool,
 ) -> Cuts | None:
     """All that these connections carried, by the program of DistributedDataParallel; None: it
     foretells something else, or nothing tells the ring, or more than one way."""
     for alike in rings_told(streams, grants, rules):
-        found = [(ring, way) for ring in alike for way in Aligner(ring, purse).followed(ddp)]
+        found = [
+            (ring, way)
+            for ring in alike
+            for way in Aligner(ring, purse, goes_on=goes_on).followed(ddp)
+        ]
         if found:
             return _only(found)
     return None

@@ -79,11 +79,13 @@ def collect(
     apart: bool = False,
     broken_off: bool = False,
     results: bool = True,
+    goes_on: bool = False,
 ) -> Found:
     """Results of all collectives of a communicator. `apart`: connections beside it that lost
     sends were read as another communicator, but may be channels of this one. `broken_off`: not
     every reading was tried. `results`: False: nobody asks for those of gradients, whose bytes are
-    then not looked at but where their sends begin."""
+    then not looked at but where their sends begin. `goes_on`: what is on its way is read again
+    once more of it came."""
     ring = communicator.ring
     cuts = in_start_up(communicator.habits, communicator.cuts.found)
     proposed = completions(ring, cuts, p2p)
@@ -92,6 +94,7 @@ def collect(
     ends = Ends(communicator)
     left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
     later = set() if results else _weights(communicator, cuts)
+    left_out |= _on_their_way(communicator, cuts) if goes_on and not results else set()
     painted = [
         _unpainted(cut, ring) if i in left_out | later else paint(cut, ring, added=added)
         for i, cut in enumerate(cuts)
@@ -210,6 +213,18 @@ def _weights(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
         if cut.op.meaning == WEIGHTS and cut.op.protocol is Protocol.SIMPLE
         if result_bytes(cut, ring) > WHOLE_BYTES
         if seen_once(cut, ring) and not copies_differ(cut, ring)
+    }
+
+
+def _on_their_way(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
+    """Indices of large broadcasts of weights, and of large buckets, of which not all was seen."""
+    ring = communicator.ring
+    return {
+        i
+        for i, cut in enumerate(cuts)
+        if result_bytes(cut, ring) > WHOLE_BYTES
+        if (cut.op.meaning == WEIGHTS and not seen_once(cut, ring))
+        or (cut.op.meaning == BUCKET and cut.op.licensed and cut.lost)
     }
 
 
