@@ -131,6 +131,8 @@ class Aligner:
             for op in self._with_tree(_op(one, p))
             for fit in self._fits(way.state, one, op)
         ]
+        # What is whole is likelier than what would be cut off by the end of what was seen.
+        fits = [fit for fit in fits if not fit[1].lost] or fits
         if len({(c.op.work_bytes, c.op.kind, c.op.protocol, c.op.tree) for _, c, _ in fits}) > 1:
             return []
         if not fits:
