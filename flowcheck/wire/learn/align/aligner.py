@@ -131,6 +131,8 @@ class Aligner:
             for op in self._with_tree(_op(one, p))
             for fit in self._fits(way.state, one, op)
         ]
+        # What is whole is likelier than what would be cut off by the end of what was seen.
+        fits = [fit for fit in fits if not fit[1].lost] or fits
         if len({_named(cut) for _, cut, _ in fits}) > 1:
             # While it is on its way sizes fit alike: the likeliest, of which no job is proved yet.
             if not self._goes_on or not all(self._at_end(state) for state, _, _ in fits):

@@ -10,18 +10,44 @@ from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.parts import Gradients, Left
 from flowcheck.wire.learn.trainer.stages import Stage
+from flowcheck.wire.programs.ddp import (
+    BUCKET,
+    BUFFERS,
+    COMPRESSED_BYTES,
+    ORDER,
+    PART,
+    SIZES,
+    USED,
+)
+from flowcheck.wire.programs.ddp_start import (
+    COUNT,
+    COUNT_BYTES,
+    ELEMENT_BYTES,
+    SHAPES,
+    WEIGHTS,
+)
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
-COUNT_BYTES = 8
-ELEMENT_BYTES = (4, 2, 8, 1)
-COMPRESSED_BYTES = 2
-"""Of an element in a bucket under torch's fp16_compress_hook and bf16_compress_hook."""
-COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
-ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
-PART = "gradient part"
-"""As large as parameters next to each other: a bucket, if a map of used parameters follows."""
-USED = "used parameters"
-BUFFERS = "buffers"
+__all__ = [
+    "BUCKET",
+    "BUFFERS",
+    "COMPRESSED_BYTES",
+    "COUNT",
+    "COUNT_BYTES",
+    "ELEMENT_BYTES",
+    "GRADIENTS",
+    "ORDER",
+    "OWN",
+    "PART",
+    "SHAPES",
+    "SIZES",
+    "USED",
+    "WEIGHTS",
+    "Habits",
+    "Placed",
+    "Types",
+]
+
 OWN = "stated model"
 """Licence of what a trainer without DistributedDataParallel sends."""
 GRADIENTS = (BUCKET, USED)
