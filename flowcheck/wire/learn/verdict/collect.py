@@ -94,7 +94,7 @@ def collect(
     ends = Ends(communicator)
     left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
     later = set() if results else _weights(communicator, cuts)
-    left_out |= _on_their_way(communicator, cuts) if goes_on and not results else set()
+    left_out |= set() if results or not goes_on else _on_their_way(communicator, cuts)
     painted = [
         _unpainted(cut, ring) if i in left_out | later else paint(cut, ring, added=added)
         for i, cut in enumerate(cuts)
