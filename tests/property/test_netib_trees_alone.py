@@ -38,7 +38,7 @@ def test_trees_of_a_second_communicator_are_told_as_that(name: str, tmp_path: Pa
     assert [(c.kind, c.tree, c.ranks) for c in own] == [("all_reduce", True, options.ranks)] * 3
     assert reading.why_not == () and reading.job is not None
     for told, truth in zip(own, second, strict=True):
-        ends = [one.arguments for one in told.assumed if one.of(END_OPEN)]
+        ends = [one.arguments for one in told.assumed if one.is_any_of(END_OPEN)]
         least, most = (ends[0]["least"], ends[0]["most"]) if ends else (told.bytes, told.bytes)
         assert isinstance(least, int) and isinstance(most, int)
         assert least <= len(truth.result) <= most < least + 16

@@ -75,5 +75,5 @@ def agrees(collective: Collective, result: bytes) -> bool:
 def lacks_its_end(collective: Collective) -> bool:
     """All but the last LL line is there: how much of that one is meant, nothing tells."""
     line = (collective.bytes - 1) // 8 * 8
-    told = any(one.of(END_OPEN) for one in collective.assumed)
+    told = any(one.is_any_of(END_OPEN) for one in collective.assumed)
     return told and collective.missing == ((line, collective.bytes),)

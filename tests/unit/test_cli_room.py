@@ -11,7 +11,7 @@ import resource, sys
 import flowcheck.cli as cli, flowcheck.ops.lifecycle.up_command as up
 
 most_bytes, when, *sys.argv[1:] = sys.argv[1:]
-make = up.create
+make = up.create_run
 
 def create(*words):
     limits = int(most_bytes), resource.RLIM_INFINITY
@@ -21,7 +21,7 @@ def create(*words):
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     return made
 
-up.create = create
+up.create_run = create
 cli.main()
 """
 """`flowcheck` where files cannot grow, from before or after the making of shared memory."""

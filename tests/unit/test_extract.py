@@ -19,7 +19,7 @@ from support.extraction import (
 )
 
 from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.wire.training_job.connection_messages import SendKind
 
 SIZE = 4096
@@ -54,7 +54,7 @@ def test_two_steps_fill_two_generations_and_a_third_waits_staged(shm: Path) -> N
         assert run.staging.plans()["state"][0] == PLAN_SUSPENDED
         assert run.shard.gradient(0).tobytes() == sends[0].data
         assert run.shard.covered_bytes(1) == 0
-        assert sorted(m.number for m in snapshot_of(run.extractor).messages()) == [1, 2, 3]
+        assert sorted(m.number for m in staged_snapshot_of(run.extractor).messages()) == [1, 2, 3]
 
 
 def test_a_step_without_a_generation_is_staged_and_placed_when_one_is_free(shm: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_step_without_a_generation_is_staged_and_placed_when_one_is_free(shm: 
         run.extractor.assign_staged()
         run.run(packets[1:])
         assert run.shard.finish(0) and run.shard.finish(1)
-        assert [m.number for m in snapshot_of(run.extractor).messages()] == [2, 3]
+        assert [m.number for m in staged_snapshot_of(run.extractor).messages()] == [2, 3]
         for step in (3, 4):
             generation = (step - 1) % 2
             run.shard.apply(step - 2)
@@ -109,7 +109,7 @@ def test_copies_that_differed_while_staged_keep_their_step_from_being_whole(shm:
     with bench(shm) as run:
         run.run(packets_of(good))
         run.run(packets_of(bad))
-        [staged] = snapshot_of(run.extractor).messages()
+        [staged] = staged_snapshot_of(run.extractor).messages()
         assert staged.conflicts == ((PMTU_BYTES, 2 * PMTU_BYTES),)
         run.shard.begin(0, 1)
         run.extractor.install_plan(plan_of(good))
@@ -169,7 +169,7 @@ def test_file_source_waits_for_room_and_a_live_one_drops_and_counts(shm: Path) -
         folder.mkdir()
         with bench(folder, records=3, live=live) as run:
             run.run(packets)
-            staged = [m.number for m in snapshot_of(run.extractor).messages()]
+            staged = [m.number for m in staged_snapshot_of(run.extractor).messages()]
             assert staged == [0, 1, 2]
             assert run.extractor.stalled is not live
             assert run.ring.tail == (len(packets) if live else 3 * 16)
@@ -202,7 +202,7 @@ def test_packets_before_their_message_wait_for_it(shm: Path) -> None:
         assert run.counters()["held_packets"] == 7
         run.run(late[10:])
         assert run.staging.orphan_count == 0
-        assert [m.payload.tobytes() for m in snapshot_of(run.extractor).messages()] == [
+        assert [m.payload.tobytes() for m in staged_snapshot_of(run.extractor).messages()] == [
             data(1),
             data(2),
         ]
@@ -221,12 +221,12 @@ def test_staged_message_tells_its_gaps_and_shows_zero_there(shm: Path) -> None:
     packets = packets_of([whole(1)])
     with bench(shm) as run:
         run.run(packets[:2] + packets[5:9])
-        [message] = snapshot_of(run.extractor).messages()
+        [message] = staged_snapshot_of(run.extractor).messages()
         assert message.flow == FLOW
         assert message.missing == ((2 * PMTU_BYTES, 5 * PMTU_BYTES), (9 * PMTU_BYTES, SIZE))
         assert not message.payload[2 * PMTU_BYTES : 5 * PMTU_BYTES].any()
         assert message.payload[: 2 * PMTU_BYTES].tobytes() == data(1)[: 2 * PMTU_BYTES]
         assert run.staging.completions == 0
         run.run(packets)
-        [message] = snapshot_of(run.extractor).messages()
+        [message] = staged_snapshot_of(run.extractor).messages()
         assert run.staging.completions == 1 and message.complete and message.number == 0

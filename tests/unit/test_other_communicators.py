@@ -10,7 +10,7 @@ from support.netib import Generated, Options, generate
 from support.staged import Chain
 
 from flowcheck.messages import Note
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.wire.learn import Reading, read_stream
@@ -97,7 +97,7 @@ def test_the_stage_keeps_nothing_of_them_and_follows_the_job(
         wait_until(lambda: noted() or not service._learner.busy, 60, "a reading")
     assert noted(), "the job was learned before"
     table = chain.parts[0][1]
-    staged = {message.flow for message in snapshot_of(service._extractors[0]).messages()}
+    staged = {message.flow for message in staged_snapshot_of(service._extractors[0]).messages()}
     assert staged and not [key for key in staged if {key.source, key.destination} & BESIDE]
     assert len(table.flows()) > len(staged)
     chain.drive(service)

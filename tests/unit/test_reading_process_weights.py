@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from flowcheck.stages.extraction import extract_stage
 from flowcheck.stages.job_learning import proved_job, reading_process
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome
 
@@ -61,19 +62,19 @@ class Sized:
 def test_the_shard_that_a_reading_made_is_taken_as_it_is(shm: Path) -> None:
     job: Any = Sized(1 << 20, 4)
     prepared, place = shm / ".read", shm / "shard"
-    proved_job.create_shard(prepared, job).close()
+    extract_stage.create_shard(prepared, job).close()
     made = prepared.stat().st_ino
-    taken = proved_job.take_shard(prepared, place, job)
+    taken = extract_stage.take_shard(prepared, place, job)
     assert taken is not None
     with taken:
         assert not prepared.exists() and place.stat().st_ino == made
         assert taken.gradient_bytes == 1 << 20 and not taken.gradient(0).any()
-    assert proved_job.take_shard(prepared, place, job) is None, "there is none"
+    assert extract_stage.take_shard(prepared, place, job) is None, "there is none"
 
 
 @pytest.mark.parametrize("other", [Sized(1 << 19, 4), Sized(1 << 20, 2)])
 def test_a_shard_that_was_made_for_another_job_is_not_taken(other: Any, shm: Path) -> None:
     prepared, place, job = shm / ".read", shm / "shard", Sized(1 << 20, 4)
-    proved_job.create_shard(prepared, other).close()
-    assert proved_job.take_shard(prepared, place, cast(Any, job)) is None
+    extract_stage.create_shard(prepared, other).close()
+    assert extract_stage.take_shard(prepared, place, cast(Any, job)) is None
     assert not place.exists()

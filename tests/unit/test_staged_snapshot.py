@@ -9,7 +9,7 @@ import pytest
 from support.extraction import LL, PMTU_BYTES, QP, SIMPLE, Send, bench, packets_of, plan_of
 
 from flowcheck.plane.extraction.payload_extractor import place_staged_bytes
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.wire.training_job.connection_messages import SendKind
 
 SIZES = (1, 255, 256, 257, 4096, 5000, 256 * 64, 256 * 65 + 3)
@@ -29,7 +29,9 @@ def test_it_has_of_each_message_what_came_and_zeros_elsewhere(seed: int, shm: Pa
     kept = [packet for packet in packets if chance.random() < 0.7 or packet.offset == 0]
     with bench(shm) as run:
         run.run(kept)
-        found = {message.number: message for message in snapshot_of(run.extractor).messages()}
+        found = {
+            message.number: message for message in staged_snapshot_of(run.extractor).messages()
+        }
         assert sorted(found) == list(range(len(sends)))
         for number, send in enumerate(sends):
             there = np.zeros(len(send.data), bool)
@@ -50,13 +52,13 @@ def test_what_comes_later_is_not_in_it(shm: Path) -> None:
     packets = packets_of(sends)
     with bench(shm) as run:
         run.run(packets[:20])
-        seen = snapshot_of(run.extractor)
+        seen = staged_snapshot_of(run.extractor)
         run.run(packets[20:])
         first, second = seen.messages()
         assert first.complete and first.payload.tobytes() == sends[0].data
         assert second.missing == ((4 * PMTU_BYTES, 4096),)
         assert second.payload.tobytes() == sends[1].data[: 4 * PMTU_BYTES].ljust(4096, b"\0")
-        assert [m.complete for m in snapshot_of(run.extractor).messages()] == [True] * 3
+        assert [m.complete for m in staged_snapshot_of(run.extractor).messages()] == [True] * 3
 
 
 def test_a_block_that_another_message_has_by_now_is_not_read(shm: Path) -> None:
@@ -65,7 +67,7 @@ def test_a_block_that_another_message_has_by_now_is_not_read(shm: Path) -> None:
     packets = packets_of(sends)
     with bench(shm) as run:
         run.run(packets[:4])
-        seen = snapshot_of(run.extractor)
+        seen = staged_snapshot_of(run.extractor)
         run.extractor.ignore(0)
         assert run.extractor.assign_staged() == 1
         [message] = seen.messages()
@@ -76,7 +78,7 @@ def test_messages_of_some_flows_alone(shm: Path) -> None:
     one, other = packets_of([whole(1, 512)]), packets_of([whole(2, 512)], qp=QP + 1, port=50001)
     with bench(shm) as run:
         run.run(one + other)
-        seen = snapshot_of(run.extractor, only=[1])
+        seen = staged_snapshot_of(run.extractor, only=[1])
         assert len(seen.keys) == 2, "its flows are all of the ring's"
         [message] = seen.messages()
         assert message.flow == seen.keys[1] and message.flow.dest_qp == QP + 1

@@ -20,7 +20,7 @@ from support.transport import FIRST, Packet
 
 from flowcheck._core import lib
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.wire.training_job.connection_messages import SendKind
 
 ROOM_BYTES = 1 << 20
@@ -105,7 +105,7 @@ def test_claims_do_not_keep_a_job_from_being_learned(size_bytes: int, shm: Path)
         take(run, packets[:80])
         take(run, claims(size_bytes))
         take(run, packets[80:])
-        own = [m for m in snapshot_of(run.extractor).messages() if m.flow.dest_qp == QP]
+        own = [m for m in staged_snapshot_of(run.extractor).messages() if m.flow.dest_qp == QP]
         assert [m.payload.tobytes() for m in own] == [send.data for send in job]
         assert all(m.complete for m in own)
 
@@ -139,16 +139,16 @@ def test_what_was_given_back_is_one_piece_again(turn: int, shm: Path) -> None:
     small = packets_of([final(40, n % 256) for n in range(900)], qp=1, immediate=False)
     with bench(shm, data_bytes=120_000, live=True, records=1000) as run:
         take(run, [p.frame for p in small[::turn]])
-        held = [m.order for m in snapshot_of(run.extractor).messages()]
+        held = [m.order for m in staged_snapshot_of(run.extractor).messages()]
         assert len(held) == 900
         Random(1).shuffle(held)
         release(run, held)
         assert run.staging.handle.header.data_in_use == 0
         large = packets_of([final(100_000, 5)], qp=2, immediate=False)
         take(run, [p.frame for p in large])
-        assert [m.wire_bytes for m in snapshot_of(run.extractor).messages() if m.complete] == [
-            100_000
-        ]
+        assert [
+            m.wire_bytes for m in staged_snapshot_of(run.extractor).messages() if m.complete
+        ] == [100_000]
         assert run.counters()["staging_full_packets"] == 0
 
 
@@ -167,7 +167,7 @@ def test_no_two_messages_share_a_byte(seed: int, shm: Path) -> None:
             if turn % 7 == 3:
                 run.extractor.close()
                 run.extractor = Extractor(run.ring, run.flows, run.staging, run.shard, block=False)
-            kept = snapshot_of(run.extractor).messages()
+            kept = staged_snapshot_of(run.extractor).messages()
             for m in kept:
                 if m.flow.dest_qp == qp:
                     nth = m.first_psn - min(k.first_psn for k in kept if k.flow.dest_qp == qp)

@@ -41,7 +41,7 @@ def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path
     tape = read_capture_files(made.files)
     reduces = [c for c in read_stream(tape.flows, tape.messages).collectives
                if c.kind == "all_reduce"]  # fmt: skip
-    assert any(c.missing and any(one.of(END_OPEN) for one in c.assumed) for c in reduces)
+    assert any(c.missing and any(one.is_any_of(END_OPEN) for one in c.assumed) for c in reduces)
     right = {each.sha256 for each in made.truth.collectives}
     assert {c.sha256 for c in reduces if c.sha256} <= right
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 MIXED = "The files are of two chains, or of stages that were started with different job files."
-RESTART = "`flowcheck down` removes the chain's memory; then start it with `flowcheck up`."
+RESTART = "`flowcheck down` removes the chain's memory; then start it with `flowcheck up JOB.toml`."
 TORN = "Memory was changed by another program, or a file was copied while a chain ran."
 OWN_FAULT = "A plan that FlowCheck made contradicts the job's other tables: a fault of FlowCheck."
 REPORT = "Report it with the stage's log and the job's learned files of the run directory; the "
-REPORT += "capture can be read again by `flowcheck replay`."
+REPORT += "capture can be read again by `flowcheck replay FILE`."
 SHORT = "This process got no more memory from the kernel."
 FREE = (
     "Free memory on the machine (`free -m`), or lower `[ring]` slots; then start the chain again."

@@ -143,7 +143,7 @@ RING_READER_MISSING = Entry(
     "shared_memory.ring_reader_missing",
     "{subject}: reader {reader} of a ring that has {readers}, counted from 0",
     cause="The chain was started with fewer jobs or extractors than this stage expects.",
-    remedy="Start all stages with one job file: `flowcheck down`, then `flowcheck up`.",
+    remedy="Start all stages with one job file: `flowcheck down`, then `flowcheck up JOB.toml`.",
 )
 FLOW_TABLE_RECORDS_REFUSED = Entry(
     "shared_memory.flow_table_records_refused",

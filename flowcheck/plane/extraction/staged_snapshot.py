@@ -118,7 +118,7 @@ class StagedSnapshot:
         return out, missing
 
 
-def snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) -> StagedSnapshot:
+def staged_snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) -> StagedSnapshot:
     """Everything the extractor has staged and held. only: indices of the flows whose messages and
     packets count; None: all."""
     staging, keys = extractor.staging, extractor.own_keys()

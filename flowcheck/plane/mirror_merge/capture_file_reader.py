@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
 from flowcheck.plane.mirror_merge.mirror_point_merge import (
     MirrorView,
@@ -135,7 +135,7 @@ def _read_file(path: Path, icrc_every: int) -> _File:
                 counters = extracted.counters
                 return _File(
                     frames=frames_by_verdict(parsed.counters),
-                    view=mirror_view(snapshot_of(extractor)),
+                    view=mirror_view(staged_snapshot_of(extractor)),
                     conflicts=int(counters.conflict_bytes),
                     dropped=int(counters.staging_full_packets)
                     + int(counters.orphan_dropped_packets),

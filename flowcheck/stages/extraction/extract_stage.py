@@ -6,10 +6,14 @@ one of the states in job_state/lifecycle_state_machines.py, which `work` looks u
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
+from flowcheck.errors import RingError
 from flowcheck.findings.catalog.job_selection_reasons import (
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
@@ -37,7 +41,6 @@ from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
 from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
-from flowcheck.stages.job_learning.proved_job import create_shard, take_shard
 from flowcheck.stages.job_learning.remembered_job import may_join_midstream, store_learned_job
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
@@ -79,6 +82,42 @@ def _created(run: RunDir, job: LearnedJob) -> GradientShard:
         return take_shard(run.read_shard, place, job) or create_shard(place, job)
 
 
+def create_shard(place: Path, job: LearnedJob) -> GradientShard:
+    """A new shard for the job's gradients; its pages are zeroed, so it takes the longer the larger
+    the job is. Raises RingError without room."""
+    return GradientShard.create(
+        place,
+        gradient_bytes=job.gradient_bytes,
+        unit_bytes=min(parameter.element_bytes for parameter in job.reduced),
+        held_bytes=job.module_buffer_bytes,
+    )
+
+
+def prepare_shard(run: RunDir, job: LearnedJob) -> None:
+    """Makes the shard of a job that was just proved, where there is none, before it is known that
+    the job is followed. Without room nothing is made: the stage is to meet that."""
+    if run.shard.exists():
+        return
+    run.read_shard.unlink(missing_ok=True)
+    with suppress(RingError):
+        create_shard(run.read_shard, job).close()
+
+
+def take_shard(prepared: Path, place: Path, job: LearnedJob) -> GradientShard | None:
+    """The shard that a reading made for the job, moved to `place`; None: it made none for this
+    one."""
+    if not prepared.exists():
+        return None
+    shard = GradientShard.open(prepared)
+    sizes = shard.gradient_bytes, shard.module_buffer_bytes, shard.unit_bytes
+    unit_bytes = min(parameter.element_bytes for parameter in job.reduced)
+    if sizes != (job.gradient_bytes, job.module_buffer_bytes, unit_bytes):
+        shard.close()
+        return None
+    prepared.replace(place)
+    return shard
+
+
 READING_TURN_S = 0.02
 """Seconds that a turn with no slot to extract waits for a reading. A choice equal to an idle
 stage's wait (service_loop.py, IDLE_MAX_MS): a turn that waited 100 ms filled the ring."""
@@ -95,7 +134,9 @@ class ExtractService:
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
-        self._learner = JobLearner(run, config.release, stated=config.stated)
+        self._learner = JobLearner(
+            run, config.release, stated=config.stated, prepare=partial(prepare_shard, run)
+        )
         self._claims = FlowClaims(run, config)
         self._wanted = job_selector_of(config, run.reader)
         self._unlearned = LearningStatus(run, self._note)

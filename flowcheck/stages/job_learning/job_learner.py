@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.plane.extraction.staged_snapshot import snapshot_of
+from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.plane.shared_memory.flow_table import flow_key
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
@@ -86,8 +86,11 @@ class JobLearner:
         release: NcclEra | None = None,
         clock: Callable[[], float] = time.monotonic,
         stated: OperatorStatement | None = None,
+        prepare: Callable[[LearnedJob], None] | None = None,
     ) -> None:
-        """release: NCCL's, and stated: what else the job file states."""
+        """release: NCCL's, and stated: what else the job file states. prepare: called, in the
+        process of a reading, of a job that it proves."""
+        self._prepare = prepare
         self._stated = stated
         self._wanted: JobSelector | None = None
         self._run, self._release, self._clock = run, release, clock
@@ -274,14 +277,14 @@ class JobLearner:
             selector=self._wanted,
         )
         staged = tuple(
-            snapshot_of(extractor, own)
+            staged_snapshot_of(extractor, own)
             for extractor, own in zip(extractors, only or repeat(None), strict=False)
         )
         self._reading = ReadingProcess(
             staged,
             terms,
             weights_file=self._run.read_weights,
-            shard_file=None if self._run.shard.exists() else self._run.read_shard,
+            prepare=self._prepare,
         )
 
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
@@ -62,32 +61,6 @@ class ProvedJob:
         if self.auxiliary_weights is not None:
             write_atomically(folder / AUXILIARY_WEIGHTS, self.auxiliary_weights.data)
         write_atomically(folder / "job.json", encode_job(self.job))
-
-
-def create_shard(place: Path, job: LearnedJob) -> GradientShard:
-    """A new shard for the job's gradients; its pages are zeroed, so it takes the longer the larger
-    the job is. Raises RingError without room."""
-    return GradientShard.create(
-        place,
-        gradient_bytes=job.gradient_bytes,
-        unit_bytes=min(parameter.element_bytes for parameter in job.reduced),
-        held_bytes=job.module_buffer_bytes,
-    )
-
-
-def take_shard(prepared: Path, place: Path, job: LearnedJob) -> GradientShard | None:
-    """The shard that a reading made for the job, moved to `place`; None: it made none for this
-    one."""
-    if not prepared.exists():
-        return None
-    shard = GradientShard.open(prepared)
-    sizes = shard.gradient_bytes, shard.module_buffer_bytes, shard.unit_bytes
-    unit_bytes = min(parameter.element_bytes for parameter in job.reduced)
-    if sizes != (job.gradient_bytes, job.module_buffer_bytes, unit_bytes):
-        shard.close()
-        return None
-    prepared.replace(place)
-    return shard
 
 
 def _link_or_copy(file: Path, place: Path) -> None:

@@ -17,12 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.errors import RingError
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
-from flowcheck.stages.job_learning.proved_job import create_shard
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_staged
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 READING_NICENESS = 5
 """Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
@@ -42,11 +41,12 @@ class ReadingProcess:
         terms: ReadingTerms,
         *,
         weights_file: Path | None = None,
-        shard_file: Path | None = None,
+        prepare: Callable[[LearnedJob], None] | None = None,
     ) -> None:
-        """staged: [mirror point] as it is now, which the child joins. Where the child leaves what
-        are gigabytes, while the stage extracts: weights_file: initial weights; shard_file: an empty
-        shard for the job's gradients. Raises OSError where no process can be had."""
+        """staged: [mirror point] as it is now, which the child joins. What takes long is done by the
+        child, while the stage extracts: weights_file: where it writes initial weights, which are
+        gigabytes; prepare: called of a job that it proves. Raises OSError where no process can be
+        had."""
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
         self._pidfd = -1
@@ -57,7 +57,7 @@ class ReadingProcess:
             os.close(self._file)
             raise
         if not self._pid:
-            _child(self._file, parent, lambda: _found(staged, terms, weights_file, shard_file))
+            _child(self._file, parent, lambda: _found(staged, terms, weights_file, prepare))
         self._pidfd = os.pidfd_open(self._pid)
 
     def wait(self, limit_s: float) -> bool:
@@ -122,14 +122,12 @@ def _found(
     staged: Sequence[StagedSnapshot],
     terms: ReadingTerms,
     weights_file: Path | None,
-    shard_file: Path | None,
+    prepare: Callable[[LearnedJob], None] | None,
 ) -> ReadingOutcome:
-    """What is read, with the files that the stage asked for."""
+    """What is read, with what the stage asked for."""
     found = _with_file(read_staged(staged, terms), weights_file)
-    if found.job is not None and shard_file is not None:
-        shard_file.unlink(missing_ok=True)
-        with suppress(RingError):  # without room: the stage is to meet that
-            create_shard(shard_file, found.job).close()
+    if found.job is not None and prepare is not None:
+        prepare(found.job)
     return found
 
 
