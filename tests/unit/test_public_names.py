@@ -28,7 +28,6 @@ ALLOWED = {
     "write": FORMAT,
     "save": BY_MODULE,
     "load": f"flowcheck.load and the function that does it; else {BY_MODULE}",
-    "create": BY_MODULE,
     "build": BY_MODULE,
     "undo": "takes back what its module changed on the machine",
     "encode": PAIR,

@@ -160,9 +160,7 @@ def test_checkpoint_restore_and_audit_keep_every_dtype(tmp_path: Path) -> None:
     folder = checkpoint_save.save(replica, tmp_path / "out")
     loaded = checkpoint_save.load(folder)
     assert [t.dtype for t in loaded.parameters.values()] == [p.dtype for p in net.parameters()]
-    template_fill.fill_template(
-        template, checkpoint_save.snapshot_of(folder), lambda _: 0.01
-    )
+    template_fill.fill_template(template, checkpoint_save.snapshot_of(folder), lambda _: 0.01)
     for own, theirs in zip(template.parameters, net.parameters(), strict=True):
         assert own.dtype == theirs.dtype and torch.equal(own, theirs)
     kept()

@@ -10,7 +10,8 @@ FILE_ERROR = Entry(
     "{path}: {error}",
     also=("errno",),
     cause="The system refused to read or write there.",
-    remedy="Check the path, and that its folder exists and this user may use it (`ls -ld`).",
+    remedy="Check the path, that its folder exists and this user may use it (`ls -ld`), and the "
+    "limits of this user (`ulimit -a`).",
 )
 """errno: its name, ENOENT."""
 NO_ROOM_AT = Entry(

@@ -43,8 +43,8 @@ class ReadingProcess:
         weights_file: Path | None = None,
         prepare: Callable[[LearnedJob], None] | None = None,
     ) -> None:
-        """staged: [mirror point] as it is now, which the child joins. What takes long is done by the
-        child, while the stage extracts: weights_file: where it writes initial weights, which are
+        """staged: [mirror point] as it is now, which the child joins. What takes long the child
+        does, while the stage extracts: weights_file: where it writes initial weights, which are
         gigabytes; prepare: called of a job that it proves. Raises OSError where no process can be
         had."""
         self._began_s = time.monotonic()

@@ -92,11 +92,13 @@ def collect(
     added = not ring.extra_sends or added_step_told(ring, cuts)
     known = counted(ring, cuts)
     ends = Ends(communicator)
-    left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
+    sized_cuts = cuts[:known] if added and not proposed and not results else ()
     later = set() if results else _weights(communicator, cuts)
-    left_out |= set() if results or not goes_on else _on_their_way(communicator, cuts)
+    unasked = _gradients(sized_cuts, ends) | _on_their_way(
+        communicator, cuts if goes_on and not results else ()
+    )
     painted = [
-        _unpainted(cut, ring) if i in left_out | later else paint(cut, ring, added=added)
+        _unpainted(cut, ring) if i in later | unasked else paint(cut, ring, added=added)
         for i, cut in enumerate(cuts)
     ]
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
@@ -107,9 +109,7 @@ def collect(
     either = disputed(cuts, communicator.habits.reduces)
     wide = as_wide(communicator.habits, cuts, ring)
     sized = element_size_told(communicator.habits, cuts, ring)
-    collectives: list[Collective] = []
-    told: list[int] = []
-    since = 0
+    collectives, told, since = list[Collective](), list[int](), 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
         unsized = not sized and cut.op.meaning in SIZED
         if not cut.matched and (unsized or not cut.op.licensed):
