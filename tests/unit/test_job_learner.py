@@ -83,7 +83,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[{}])
     monkeypatch.setattr(stream_reading, "read_stream", made)
-    monkeypatch.setattr(job_learner, "snapshot_of", lambda extractor, only: NOTHING_STAGED)
+    monkeypatch.setattr(job_learner, "staged_snapshot_of", lambda extractor, only: NOTHING_STAGED)
     monkeypatch.setattr(stream_reading, "mirror_view", lambda staged: None)
     monkeypatch.setattr(stream_reading, "merge_mirror_points", lambda views: nothing)
     yield made
