@@ -219,9 +219,24 @@ def test_a_model_that_fits_in_two_ways_needs_names() -> None:
     tree = {"model": {"a": torch.zeros(3), "mean": torch.zeros(3), "b": torch.ones(2)}}
     tree["optimizer"] = {"state": {}, "param_groups": [{"params": [0, 1], "lr": 0.1}]}
     layout = Layout.of_shapes([(3,), (2,)])
-    with refused_as(findings.AMBIGUOUS_PARAMETERS):
+    with refused_as(findings.AMBIGUOUS_PARAMETERS, file="x", names=("a", "mean")):
         read_template(tree, layout, (), "x")
     assert read_template(tree, layout, ("a", "b"), "x").non_parameters == ("mean",)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_the_moments_of_one_parameter_are_not_the_model(kind: Any) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1, 5))
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind([parameter], lr=0.1, **options)
+    parameter.grad = torch.ones(1, 5)
+    optimizer.step()
+    model = {"weight": parameter.detach()}
+    layout = Layout.of_shapes([(1, 5)])
+    tree = {"optimizer": optimizer.state_dict(), "model": model, "step": 1}
+    found = read_template(tree, layout, (), "x")
+    assert found.model is model
+    assert found.names == ("weight",)
 
 
 def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path) -> None:

@@ -127,8 +127,7 @@ PLAN_WITHOUT_ROOM = Entry(
     "extraction.plan_without_room",
     "{subject}: no room for {sends:,} sends of {segments:,} segments in the staging file",
     cause="The job has more messages in a step than the tables of the staging file hold.",
-    remedy="Raise `[staging] size_bytes` in the job file, then `flowcheck down` and `flowcheck "
-    "up`.",
+    remedy="Raise `[staging] size_bytes` in the job file. " + RESTART,
 )
 PLAN_STATE_REFUSED = Entry(
     "extraction.plan_state_refused",

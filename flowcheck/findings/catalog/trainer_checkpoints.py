@@ -24,8 +24,11 @@ SEVERAL_MODELS = Entry(
 )
 AMBIGUOUS_PARAMETERS = Entry(
     "trainer_checkpoint.ambiguous_parameters",
-    "the model's tensors fit the parameters in more than one way (buffers of the same shapes among "
-    "them): state [model] names in the job file",
+    "{file}: the model's tensors fit the parameters in more than one way: each of {names} may be a "
+    "parameter or a buffer",
+    cause="Buffers or frozen weights of the same shapes are among the model's tensors.",
+    remedy="State the parameters' names as `names` in `[model]` of the job file, or give a file "
+    "that holds the trainable parameters only.",
 )
 OTHER_SHAPE = Entry(
     "trainer_checkpoint.other_shape",

@@ -39,6 +39,8 @@ KeyPath = tuple[str, ...]
 AVERAGED = "n_averaged"
 """A key of the state_dict of torch.optim.swa_utils.AveragedModel. The averaged model in it is not
 taken for the job's model."""
+NAMES_SHOWN = 10
+"""Most tensors that a refusal names."""
 _Kind = tuple[torch.dtype, tuple[int, ...]]
 """(dtype, shape) of a tensor."""
 
@@ -122,10 +124,15 @@ def _read(
     step: Step | None,
     order: Sequence[ParameterNumber] | None,
 ) -> CheckpointTemplate:
+    nodes = _optimizers_in(tree)
+    of_optimizers = {id(one) for node in nodes for _, one in _dicts(node["state"])}
     models = [
         found
         for _, node in _dicts(tree)
-        if AVERAGED not in node and (found := _parameters_in(node, layout, names)) is not None
+        if AVERAGED not in node
+        # The moments of a model of one parameter have its shape.
+        and id(node) not in of_optimizers
+        and (found := _parameters_in(node, layout, names, what)) is not None
     ]
     if len(models) > 1:  # masters have the same names and shapes
         models = [each for each in models if _of_types(each[1], layout)] or models
@@ -148,7 +155,6 @@ def _read(
     def numbers(optimizer: dict[str, Any]) -> tuple[OptimizerNumber, ...]:
         return numbers_of_parameters(optimizer, layout, found_names, what, order)
 
-    nodes = _optimizers_in(tree)
     optimizer = nodes[0] if nodes else None
     if len(nodes) > 1:
         optimizer = join_optimizers(nodes, order, numbers, what)
@@ -208,10 +214,11 @@ def _dicts(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, dict[str, A
 
 
 def _parameters_in(
-    node: dict[str, Any], layout: Layout, names: Sequence[str]
+    node: dict[str, Any], layout: Layout, names: Sequence[str], what: str
 ) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]] | None:
     """(the dictionary, (name, tensor) of every parameter in registration order) if the dictionary
-    is the model's; else None. Raises StateError if it fits in several ways."""
+    is the model's; else None. what: the file's name in errors. Raises StateError if it fits in
+    several ways."""
     wanted = [p.shape for p in layout.parameters]
     tensors: list[tuple[str, torch.Tensor]] = []
     held: set[int] = set()
@@ -234,7 +241,9 @@ def _parameters_in(
     if not ways:
         return None
     if len(ways) > 1:
-        raise StateError(findings.AMBIGUOUS_PARAMETERS())
+        either = tuple(fitting[i][0] for i in sorted({*ways[0]} ^ {*ways[1]}))
+        shown = either or tuple(fitting[i][0] for i in ways[0])
+        raise StateError(findings.AMBIGUOUS_PARAMETERS(file=what, names=shown[:NAMES_SHOWN]))
     return node, [fitting[i] for i in ways[0]]
 
 
