@@ -109,11 +109,11 @@ STEP_NOT_KEPT = Entry(
 )
 REPLICA_GONE = Entry(
     "restore.replica_gone",
-    "{run}: its replica is gone, and its settings name no folder of checkpoints: --checkpoint "
-    "FOLDER names one",
+    "{run}: its replica is gone, and neither its settings nor the record of its end names a folder "
+    "of checkpoints: --checkpoint FOLDER names one",
     cause="The chain ended and its memory was given back.",
     remedy="`flowcheck status --run {run!q}` names the checkpoint that was kept, if one "
-    "was: name it with `--checkpoint`.",
+    "was: name it with `--checkpoint`, or a URL with `--from`.",
 )
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import (
@@ -25,6 +27,7 @@ from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
+from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
@@ -143,7 +146,8 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
 
 
 def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> FoundStep:
-    """The newest step of a run: from its replica, else from the checkpoint folder of its job file.
+    """The newest step of a run: from its replica, else from the checkpoint folder of its job file,
+    or else from the checkpoint that was kept when its chain ended.
 
     settle: first waits until captured frames have become steps; not longer for a job that continues
     to send. step: this step in place of the newest. Raises ConfigError if there is no run,
@@ -185,7 +189,8 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
 def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
     """A step that the run's replica does not hold."""
     config = run.settings()
-    kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
+    named_in_settings = config.checkpoint is not None
+    kept = _checkpoints(Path(config.checkpoint or "")) if named_in_settings else _kept_at_end(run)
     if step is not None:
         named = [path for path in kept if path.name == f"step-{step}"]
         if not named:
@@ -197,7 +202,7 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
             raise StateError(STEP_NOT_KEPT(run=run.root, step=step, kept=there))
         kept = named
     if not kept:
-        gone = config.checkpoint is None and run.steps.exists()
+        gone = not named_in_settings and run.steps.exists()
         fact = (REPLICA_GONE if gone else NOTHING_WRITTEN)(run.root)
         reasons = unlearned_reasons(run)
         raise StateError(BECAUSE(fact=fact, reasons=reasons) if reasons else fact)
@@ -286,6 +291,22 @@ def _checkpoints(folder: Path) -> list[Path]:
         if p.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
     ]
     return sorted(found, key=lambda p: int(p.name.removeprefix(CHECKPOINT_NAME_PREFIX)))
+
+
+def _kept_at_end(run: RunDir) -> list[Path]:
+    """The folder that the record of the chain's end names as the job's checkpoint; []: it names
+    none, or a URL."""
+    try:
+        end = read_end(run.port)
+    except (OSError, msgspec.DecodeError):
+        return []
+    jobs = end.jobs if end is not None else ()
+    saved = jobs[run.reader].checkpoint if run.reader < len(jobs) else None
+    if saved is None or "://" in saved:
+        return []
+    folder = Path(saved)
+    is_step = folder.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
+    return [folder] if is_step else []
 
 
 @dataclass(frozen=True, slots=True)

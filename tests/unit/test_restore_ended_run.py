@@ -1,0 +1,74 @@
+"""`restore --run` of a chain that has ended: from the checkpoint that the record of its end
+names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.refused_as import refused_as
+
+from flowcheck.config import OptimizerConfig, job_from
+from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_damage import NO_SUCH_CHECKPOINT
+from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
+from flowcheck.findings.catalog.refused_restores import REPLICA_GONE, STEP_NOT_KEPT
+from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
+from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+OPTIMIZER = {"name": "sgd", "learning_rate": 0.1}
+CONFIG = job_from({"source": [{"file": "x"}], "optimizer": OPTIMIZER})
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    layout = Layout.of_shapes([(1, 5)])
+    weights = np.arange(5, dtype=np.float32)
+    replica = Replica.create(tmp_path / "replica", layout, OptimizerConfig(**OPTIMIZER), weights)
+    replica.apply(1, np.ones(5, dtype=np.float32))
+    written = checkpoint_save.save(replica, tmp_path / "kept")
+    replica.close()
+    return written
+
+
+def ended(folder: Path, checkpoint: Path | str | None) -> RunDir:
+    run, _ = create_run(CONFIG, folder)
+    run.steps.write_text('{"step":1,"digest":"d","seconds":0.1}\n')
+    kept = None if checkpoint is None else str(checkpoint)
+    record_end(run, EndKind.DRAINED, SIGNAL_INT(), [JobEnd(step=1, checkpoint=kept)], 10**18)
+    run.remove(keep_records=True)
+    return run
+
+
+def test_the_checkpoint_that_was_kept_at_the_end_is_taken(tmp_path: Path, saved: Path) -> None:
+    run = ended(tmp_path / "run", saved)
+    for step in (None, 1):
+        found = newest_step(run, settle=True, step=step)
+        assert found.snapshot.step == 1
+        (values,) = found.snapshot.parameters.values()
+        own = np.arange(5, dtype=np.float32) - np.float32(0.1) * np.ones(5, dtype=np.float32)
+        assert np.array_equal(values.numpy().reshape(-1), own)
+    with refused_as(STEP_NOT_KEPT, step=2):
+        newest_step(run, settle=True, step=2)
+
+
+def test_one_that_is_gone_since_is_named(tmp_path: Path) -> None:
+    run = ended(tmp_path / "run", tmp_path / "none" / "step-1")
+    with refused_as(NO_SUCH_CHECKPOINT, output=str(tmp_path / "none" / "step-1")):
+        newest_step(run, settle=True)
+
+
+@pytest.mark.parametrize("kept", [None, "s3://bucket/step-1"])
+def test_without_a_folder_the_status_is_named(tmp_path: Path, kept: str | None) -> None:
+    run = ended(tmp_path / "a run", kept)
+    with refused_as(REPLICA_GONE) as refusal:
+        newest_step(run, settle=True)
+    assert isinstance(refusal.value, StateError)
+    assert f"--run '{run.root}'" in refusal.value.finding.remedy
