@@ -10,11 +10,18 @@ import pytest
 from support.refused_as import refused_as
 
 from flowcheck.config import job_from
-from flowcheck.errors import StateError
+from flowcheck.errors import RunDirError, StateError
 from flowcheck.findings.catalog.checkpoint_damage import MANIFEST_FORBIDDEN
+from flowcheck.findings.catalog.run_directories import (
+    FOUND_FILE,
+    FOUND_NOTHING,
+    FOUND_OTHER,
+    NO_CHAIN_STARTED,
+)
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.replica.checkpoint_files.manifest import manifest_text
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 OPTIMIZER = {"name": "sgd", "learning_rate": 0.1}
 
@@ -54,3 +61,16 @@ def test_a_manifest_that_may_not_be_read_names_user_and_files(
         manifest_text(output)
     assert isinstance(why.value, StateError)
     assert f"setfacl -m u:{uid}:r {output} {beside}" in why.value.finding.remedy
+
+
+def test_what_stands_where_no_chain_was_started_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, found in (
+        (tmp_path / "none", FOUND_NOTHING()),
+        (tmp_path / "file", FOUND_FILE()),
+        (tmp_path, FOUND_OTHER()),
+    ):
+        with pytest.raises(RunDirError) as why:
+            RunDir(place).settings()
+        assert why.value.finding == NO_CHAIN_STARTED(place, found)
+        assert "`--run`" in why.value.finding.remedy
