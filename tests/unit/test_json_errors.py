@@ -14,7 +14,7 @@ from test_cli import flowcheck, refused
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
-from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
+from flowcheck.findings.catalog.run_directories import FOUND_EMPTY, FOUND_NOTHING, NO_CHAIN_STARTED
 from flowcheck.findings.finding import entries
 from flowcheck.ops.command_errors import exit_on_error
 from flowcheck.ops.json_option import asks_for_json
@@ -79,7 +79,8 @@ def test_a_missing_chain_is_an_error_of_its_own(words: tuple[str, ...]) -> None:
     code, _, err = flowcheck(*words, "--run", "/none", "--json")
     finding = told(err)["finding"]
     assert (code, finding["code"]) == (2, "run.no_chain_started")
-    assert finding["arguments"] == {"run": "/none"}
+    assert finding["arguments"]["run"] == "/none"
+    assert finding["arguments"]["found"]["code"] == "run.found_nothing"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,8 @@ def test_status_has_its_error_once(tmp_path: Path) -> None:
 
 def test_for_people_it_is_a_sentence_as_before(tmp_path: Path) -> None:
     sentence, remedy = refused("status", "--run", tmp_path).splitlines()
-    assert sentence.endswith(str(NO_CHAIN_STARTED(tmp_path)))
-    assert remedy == f"  {NO_CHAIN_STARTED(tmp_path).remedy}"
+    assert sentence.endswith(str(NO_CHAIN_STARTED(tmp_path, FOUND_EMPTY())))
+    assert remedy == f"  {NO_CHAIN_STARTED(tmp_path, FOUND_EMPTY()).remedy}"
 
 
 @pytest.mark.parametrize("words", [["--json"], ["status", "--json"], ["lab", "down", "--json"]])
@@ -157,7 +158,7 @@ def foreign() -> None:
 
 
 def inside() -> None:
-    raise ConfigError("x", 1, NO_CHAIN_STARTED("/run"))
+    raise ConfigError("x", 1, NO_CHAIN_STARTED("/run", FOUND_NOTHING()))
 
 
 @pytest.mark.parametrize(

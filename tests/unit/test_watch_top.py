@@ -20,7 +20,7 @@ from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
+from flowcheck.findings.catalog.run_directories import FOUND_NOTHING, NO_CHAIN_STARTED
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.top_command import FittedFrame, screen_parts
@@ -125,7 +125,7 @@ def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
-    assert str(NO_CHAIN_STARTED(tmp_path / "none")) in done.stderr
+    assert str(NO_CHAIN_STARTED(tmp_path / "none", FOUND_NOTHING())) in done.stderr
 
 
 def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Path) -> None:

@@ -56,10 +56,13 @@ NO_SUCH_CHECKPOINT = Entry(
 )
 MANIFEST_FORBIDDEN = Entry(
     "manifest.not_accessible",
-    "{output}: cannot read {manifest}: {error}",
+    "{output}: user {user} cannot read {manifest} beside it: {error}",
     cause="The command runs as the user who started it, or, of root's, as the owner of the run "
     "directory; that user may not read the file beside the checkpoint.",
-    remedy="Give that user the right to read checkpoint and manifest (`ls -l`, `chmod`, `chown`).",
+    remedy="Give that user the right to read both: `setfacl -m u:{uid}:r {output!q} {manifest!q}`, "
+    "or `chmod a+r {output!q} {manifest!q}` for all users; and `x` on each folder above "
+    "(`namei -l {manifest!q}` shows them).",
+    also=("uid",),
 )
 MANIFEST_TOO_LONG = Entry(
     "manifest.too_long",

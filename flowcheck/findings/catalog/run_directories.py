@@ -19,9 +19,13 @@ IN_USE = Entry(
     remedy="Another `run` folder, or stop that one.",
     section="processes",
 )
+FOUND_NOTHING = Entry("run.found_nothing", "nothing is there")
+FOUND_FILE = Entry("run.found_file", "it is a file")
+FOUND_EMPTY = Entry("run.found_empty", "the folder is empty")
+FOUND_OTHER = Entry("run.found_other", "the folder holds other files")
 NO_CHAIN_STARTED = Entry(
     "run.no_chain_started",
-    "{run}: no chain was started there: `flowcheck up JOB.toml`",
+    "{run}: no chain was started there: {found}",
     cause="The folder does not exist, or is no run directory, or `--run` was left out and the job "
     "file states another one.",
     remedy="Name with `--run` the run directory that the job file states (`run`), or that a "

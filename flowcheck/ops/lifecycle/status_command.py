@@ -116,7 +116,10 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
     word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
-    say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", state.health.reason)
+    killed = bool(state.stages) and state.ended is None and not _supervised(state)
+    # What to do about a killed chain is told below, with its folder.
+    told_of = None if killed else state.health.reason
+    say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", told_of)
     for sentence, of in shutdown_record.end_sentences(state):
         say(escape(sentence), of)
     if state.stages:
@@ -142,8 +145,8 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
         say(f"watched at {escape(at)}")
     for problem in state.problems:
         say(f"[yellow]{escape(str(problem))}[/]", problem)
-    if state.stages and state.ended is None and not _supervised(state):
-        say(_killed(state))
+    if killed:
+        say(_killed(state, replay=_reads_captures(RunDir(Path(state.run)))))
     if RunDir(Path(state.run)).previous.exists():
         say(f"the run before: `flowcheck status --previous --run {escape(shlex.quote(state.run))}`")
     for left in leftovers:
@@ -231,15 +234,27 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield f"  {escape(str(reason))}", reason
 
 
-def _killed(state: ChainState) -> str:
-    """What to do about a chain whose supervisor is gone."""
+def _reads_captures(run: RunDir) -> bool:
+    """Whether all sources of the run end, as those of a replay do: there is no job to join again.
+    False where its settings cannot be read."""
+    try:
+        sources = run.settings().source
+    except (ConfigError, OSError):
+        return False
+    return bool(sources) and not any(one.live for one in sources)
+
+
+def _killed(state: ChainState, *, replay: bool) -> str:
+    """What to do about a chain whose supervisor is gone. replay: it read captures."""
     run = escape(shlex.quote(state.run))
+    again = f"`flowcheck up JOB.toml --run {run}`"
+    if replay:
+        again = f"`flowcheck replay FILE... --run {run} --out FOLDER`"
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
         return (
             f"[red]its supervisor was killed[/]: steps {waits[0]} to {waits[1]} since it joined "
-            "the job are logged in memory, and go with it: "
-            "`flowcheck up JOB.toml` joins the job again"
+            f"the job are logged in memory, and go with it: {again} begins anew"
         )
     if not any(job.step for job in state.jobs):
         return (
@@ -247,7 +262,7 @@ def _killed(state: ChainState) -> str:
         )
     return (
         "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore "
-        f"--run {run} --format torch --out restored.pt` gives it back; `flowcheck up JOB.toml` and "
+        f"--run {run} --format torch --out restored.pt` gives it back; {again} and "
         f"`flowcheck down --run {run}` make it a checkpoint first"
     )
 

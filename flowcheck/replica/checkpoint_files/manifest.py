@@ -44,6 +44,7 @@ from flowcheck.findings.catalog.checkpoint_damage import (
 )
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Finding
+from flowcheck.private_files import user_name
 from flowcheck.replica.optimizer.user_code_trust import with_untrusted_code
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import plain_text
@@ -211,8 +212,12 @@ def text_at(path: Path, output: Path) -> bytes:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(output):
             raise StateError(NO_SUCH_CHECKPOINT(output)) from error
-        kind = MANIFEST_FORBIDDEN if isinstance(error, PermissionError) else MANIFEST_UNREADABLE
-        why = kind(output=output, manifest=path.name, error=error.strerror)
+        if isinstance(error, PermissionError):
+            uid = os.geteuid()
+            who = {"user": user_name(uid), "uid": uid}
+            why = MANIFEST_FORBIDDEN(output=output, manifest=path, error=error.strerror, **who)
+        else:
+            why = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
         raise StateError(why) from error
 
 

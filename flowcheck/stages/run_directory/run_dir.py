@@ -35,7 +35,7 @@ from flowcheck.stages.run_directory.process_liveness import (
     lock_folder,
     process_identity,
 )
-from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder
+from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder, what_is_at
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
@@ -276,7 +276,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """The settings of the chain that was started here. Raises ConfigError if no chain was
         started here, or if the settings are damaged."""
         if not self.config.exists():
-            raise RunDirError(self.root, NO_CHAIN_STARTED(self.root))
+            raise RunDirError(self.root, NO_CHAIN_STARTED(self.root, what_is_at(self.root)))
         try:
             return decode_config(self.config.read_bytes())
         except DECODE_ERRORS as error:

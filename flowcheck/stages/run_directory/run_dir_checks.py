@@ -9,7 +9,15 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError
-from flowcheck.findings.catalog.run_directories import HOLDS_FOREIGN_FILES, HOLDS_SPECIAL_FILE
+from flowcheck.findings.catalog.run_directories import (
+    FOUND_EMPTY,
+    FOUND_FILE,
+    FOUND_NOTHING,
+    FOUND_OTHER,
+    HOLDS_FOREIGN_FILES,
+    HOLDS_SPECIAL_FILE,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")
@@ -31,6 +39,19 @@ def is_run(root: Path) -> bool:
     if memory.is_symlink() and memory.readlink().name.startswith(MEMORY_PREFIX):
         return True
     return any(_is_config(root / name) for name in CONFIGS)
+
+
+def what_is_at(root: Path) -> Finding:
+    """What is at a path where no chain was started."""
+    if not os.path.lexists(root):
+        return FOUND_NOTHING()
+    if not root.is_dir():
+        return FOUND_FILE()
+    try:
+        empty = not any(root.iterdir())
+    except OSError:
+        empty = False
+    return FOUND_EMPTY() if empty else FOUND_OTHER()
 
 
 def refuse_foreign_folder(root: Path) -> None:
