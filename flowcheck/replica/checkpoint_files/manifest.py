@@ -214,8 +214,10 @@ def text_at(path: Path, output: Path) -> bytes:
             raise StateError(NO_SUCH_CHECKPOINT(output)) from error
         if isinstance(error, PermissionError):
             uid = os.geteuid()
-            who = {"user": user_name(uid), "uid": uid}
-            why = MANIFEST_FORBIDDEN(output=output, manifest=path, error=error.strerror, **who)
+            told = error.strerror
+            why = MANIFEST_FORBIDDEN(
+                output=output, user=user_name(uid), manifest=path, error=told, uid=uid
+            )
         else:
             why = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
         raise StateError(why) from error

@@ -276,7 +276,8 @@ class RunDir(LearnedFiles, RecordFiles):
         """The settings of the chain that was started here. Raises ConfigError if no chain was
         started here, or if the settings are damaged."""
         if not self.config.exists():
-            raise RunDirError(self.root, NO_CHAIN_STARTED(self.root, what_is_at(self.root)))
+            why = NO_CHAIN_STARTED(run=self.root, found=what_is_at(self.root))
+            raise RunDirError(self.root, why)
         try:
             return decode_config(self.config.read_bytes())
         except DECODE_ERRORS as error:
