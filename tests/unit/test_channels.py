@@ -28,6 +28,9 @@ def connection(number: int, peer: int, used: int, va: int, content: int) -> Any:
         key=SimpleNamespace(dest_qp=number),
         peer=SimpleNamespace(dest_qp=peer),
         sends={0: SimpleNamespace(message=message, protocol=None)},
+        columns=SimpleNamespace(
+            wire_bytes=np.array([512]), times_ns=np.array([used]), orders=np.array([used])
+        ),
         marks={},
     )
 

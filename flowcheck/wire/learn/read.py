@@ -151,11 +151,29 @@ def _read(
     """The reading in one order of LL128's lines; and whether that order makes sense, as
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
     sorted_flows = sorted_flows or sort_flows(flows, messages)
+    reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
+    if not foretold or reading.job is not None or query.hasty:
+        return reading, sense
+    # A program that is followed to no job does not say why; the search does.
+    return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
+
+
+def _read_sorted(
+    flows: Sequence[ObservedFlow],
+    messages: Sequence[ObservedMessage],
+    query: Query,
+    sorted_flows: Sorted,
+    *,
+    foretell: bool,
+) -> tuple[Reading, bool | None, bool]:
+    """As `_read`, and whether a trainer's program foretold all of it. foretell: it is asked."""
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
     rules = rules_told(sorted_flows, query.release)
-    own, communicators = _communicators(ring_streams, sorted_flows, rules, query, purse)
+    own, communicators, foretold = _communicators(
+        ring_streams, sorted_flows, rules, query, purse, foretell=foretell
+    )
     found = [
         collect(
             c,
@@ -224,7 +242,7 @@ def _read(
         parts=parts,
         awaited=None if query.ended or first.job is not None else awaited(communicators),
     )
-    return reading, lines.makes_sense(communicators)
+    return reading, lines.makes_sense(communicators), foretold
 
 
 def _communicators(
@@ -233,19 +251,24 @@ def _communicators(
     rules: tuple[NcclEra, ...],
     query: Query,
     purse: Purse,
-) -> tuple[Sequence[Communicator], list[Communicator]]:
-    """(those of a trainer whose optimizer is stated to be parted, all): as a program foretells
-    them, else by the search."""
+    *,
+    foretell: bool,
+) -> tuple[Sequence[Communicator], list[Communicator], bool]:
+    """(those of a trainer whose optimizer is stated to be parted, all, whether a program foretold
+    them): else the search found them."""
     stated, grants = query.stated, sorted_flows.grants
     own, left = apart_from(streams, grants, rules, query.parted)
-    foretold = None if own else predicted(left, grants, rules, purse, goes_on=query.hasty)
+    foretold = None
+    if foretell and not own:
+        foretold = predicted(left, grants, rules, purse, goes_on=query.hasty)
     if foretold is not None:
         found = [foretold]
     else:
         logged = stated.rings if stated is not None else ()
         found = own + find_communicators(left, grants, rules, purse, logged)
     found = by_stated_model(found, stated, purse)
-    return own, [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
+    placed = [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
+    return own, placed, foretold is not None
 
 
 def _parameters(

@@ -19,6 +19,8 @@ from flowcheck.replica.model_replica import Replica
 
 LOOP, FUSED = "kernel of cuda loop", "kernel of cuda fused"
 CHANGED = {
+    # An empty name is none: the job file says which there are.
+    "": {"job file", "layout"},
     "factory of own": {"rests on 0"},  # a class derived from SGD may take roots of its own
     # Its row has its keys, so that a job file is refused before torch is asked, in other words.
     "adagrad": {"job file", "preflight", "layout", "writes gradient"},
