@@ -61,7 +61,8 @@ def test_what_comes_later_is_not_in_it(shm: Path) -> None:
         assert [m.complete for m in staged_snapshot_of(run.extractor).messages()] == [True] * 3
 
 
-def test_a_block_that_another_message_has_by_now_is_not_read(shm: Path) -> None:
+@pytest.mark.parametrize("later", [False, True])
+def test_a_block_that_another_message_has_by_now_is_not_read(later: bool, shm: Path) -> None:
     """Its own message was placed while the snapshot was looked at."""
     sends = [whole(1, 4096), whole(2, 4096)]
     packets = packets_of(sends)
@@ -70,6 +71,8 @@ def test_a_block_that_another_message_has_by_now_is_not_read(shm: Path) -> None:
         seen = staged_snapshot_of(run.extractor)
         run.extractor.ignore(0)
         assert run.extractor.assign_staged() == 1
+        if later:  # its record and its block, as they were freed last
+            run.run(packets_of([whole(3, 4096)], qp=QP + 1, port=50001)[:4])
         [message] = seen.messages()
         assert message.missing == ((0, 4096),) and not message.payload.any()
 

@@ -109,9 +109,11 @@ class StagedSnapshot:
         edges = np.flatnonzero(np.diff(there, prepend=1, append=1)).reshape(-1, 2) * pmtu
         missing = tuple((start, min(stop, size)) for start, stop in edges.tolist() if start < size)
         out = payload.copy()
-        # A message that turned out longer has another block since, and this one is used again.
+        # A message that turned out longer has another block since, and this one is used again; one
+        # that was placed left its record and its block to another.
         now = self.live[self.rows[index]]
-        if now["block_at"] != record["block_at"] or not now["state"]:
+        same = now["state"] and now["message"]["position"] == message["position"]
+        if not same or now["block_at"] != record["block_at"]:
             missing = ((0, size),)
         for start, stop in missing:
             out[start:stop] = 0
