@@ -50,6 +50,7 @@ from flowcheck.findings.catalog.refused_settings import (
     UNREADABLE,
     VERSION,
 )
+from flowcheck.findings.named_run import DEFAULT_RUN
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER, followed_names
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import decode_text, folder_problem
@@ -75,7 +76,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     """IP addresses that the job uses, as `flowcheck analyze` prints them. Jobs on other addresses
     are ignored. Empty: any job is followed."""
-    run: str = "/run/flowcheck/job"
+    run: str = DEFAULT_RUN
     """Run directory: it holds sockets, logs, the learned job and steps.jsonl."""
     learned: str | None = None
     """A job.json that another run learned, with weights.bin in the same folder. FlowCheck uses it

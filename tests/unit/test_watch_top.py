@@ -122,10 +122,22 @@ def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:
 
 
 def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
+    settings = {"source": [{"file": "/c.pcap"}], "ring": {}}
+    settings["optimizer"] = {"name": "sgd", "learning_rate": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
+    assert done.stdout.startswith("STALE") and done.stdout.count("has ended") == 1
+
+
+def test_a_chain_that_was_never_started_is_told_once(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
+    assert done.returncode == 2 and done.stdout == ""
     assert str(NO_CHAIN_STARTED(tmp_path / "none", FOUND_NOTHING())) in done.stderr
+    assert done.stderr.count("no chain was started") == 1
+    assert f"`flowcheck up JOB.toml --run {tmp_path}/none`" in done.stderr
 
 
 def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Path) -> None:

@@ -50,14 +50,13 @@ def run(root: Path, *, as_json: bool) -> int:
     was to be printed and no chain was started in `root`."""
     console, reader = Console(highlight=False), StateReader(root)
     if as_json or not console.is_terminal:
+        RunDir(root).settings()  # first: an error leaves stdout empty
         if as_json:
-            RunDir(root).settings()  # first: an error leaves stdout empty
             print(encode_state(reader.state()).decode(), flush=True)
         else:
             reader.state()
             Event().wait(REDRAW_EVERY_S)  # rates are of two looks
             print(frame_as_text(reader.state()), flush=True)
-        RunDir(root).settings()
         return 0
     with Signals() as signals, Live(console=console, screen=True, auto_refresh=False) as live:
         while not signals.received:
