@@ -24,6 +24,7 @@ from flowcheck.findings.catalog import (
 from flowcheck.findings.catalog.general_errors import (
     CORE_REFUSED,
     ERROR_TEXT,
+    FILE_MISSING,
     SETTING_MISSING,
     SETTING_REFUSED,
 )
@@ -91,6 +92,17 @@ class RunDirError(ConfigError):
 
     def _finding(self) -> Finding:
         return self._why
+
+
+class MissingFileError(ConfigError):
+    """A file that a command line names is not there; said of the file, not of a setting."""
+
+    def __init__(self, key: str, path: Path) -> None:
+        """key: what kind of file it is, as `job file`."""
+        super().__init__(key, str(path), FILE_MISSING(key=key, file=path))
+
+    def _finding(self) -> Finding:
+        return self.right
 
 
 class CoreError(FlowCheckError, OSError):

@@ -33,6 +33,7 @@ from flowcheck.findings.catalog.privileges import READS_ONLY
 from flowcheck.findings.catalog.refused_options import LEFTOVERS_ALONE, MEMORY_SIZE
 from flowcheck.findings.named_run import set_named_run
 from flowcheck.lab import cli as lab_cli
+from flowcheck.ops.command_app import CommandApp
 from flowcheck.private_files import set_private_umask
 from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
@@ -97,7 +98,7 @@ def doctor(
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
 
 
-app = typer.Typer(
+app = CommandApp(
     name="flowcheck",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -36,7 +36,7 @@ from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, MissingFileError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
@@ -193,6 +193,8 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFileError("job file", path) from error
     except OSError as error:
         why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
         raise ConfigError("job file", str(path), why) from error

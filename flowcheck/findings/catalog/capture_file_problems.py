@@ -67,9 +67,9 @@ IS_TOO_SHORT = Entry(
 )
 IS_MISSING = Entry(
     "captured.is_missing",
-    "{path}: no such file; {folder} has {there}",
+    "{path}: does not exist; capture files in {folder}: {there}",
     cause="The path is misspelt, or the file was moved.",
-    remedy="Name one of those, or correct the path.",
+    remedy="Correct the path; a relative one begins at the working directory (`pwd`).",
 )
 IS_UNREADABLE = Entry(
     "captured.is_unreadable",

@@ -25,7 +25,7 @@ from flowcheck.ops.watch.state import checkpoint_status, shutdown_record
 from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobState
 from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
-from flowcheck.ops.watch.terminal_tables import last_frame
+from flowcheck.ops.watch.terminal_tables import PIPED_CELLS, last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_finding
 from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -116,6 +116,8 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     """leftovers: what other chains left."""
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPED_CELLS)
     word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
     killed = bool(state.stages) and state.ended is None and not _supervised(state)
     # What to do about a killed chain is told below, with its folder.
