@@ -24,7 +24,6 @@ from flowcheck.findings.catalog import (
 from flowcheck.findings.catalog.general_errors import (
     CORE_REFUSED,
     ERROR_TEXT,
-    FILE_MISSING,
     SETTING_MISSING,
     SETTING_REFUSED,
 )
@@ -95,11 +94,12 @@ class RunDirError(ConfigError):
 
 
 class MissingFileError(ConfigError):
-    """A file that a command line names is not there; said of the file, not of a setting."""
+    """A file that a command line names is not there; `right` says it of the file, not of a
+    setting."""
 
-    def __init__(self, key: str, path: Path) -> None:
-        """key: what kind of file it is, as `job file`."""
-        super().__init__(key, str(path), FILE_MISSING(key=key, file=path))
+    def __init__(self, why: Finding) -> None:
+        """why: FILE_MISSING of general_errors."""
+        super().__init__(str(why.arguments["key"]), str(why.arguments["file"]), why)
 
     def _finding(self) -> Finding:
         return self.right

@@ -37,6 +37,7 @@ from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError, MissingFileError
+from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
@@ -194,7 +195,7 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise MissingFileError("job file", path) from error
+        raise MissingFileError(FILE_MISSING(key="job file", file=path)) from error
     except OSError as error:
         why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
         raise ConfigError("job file", str(path), why) from error

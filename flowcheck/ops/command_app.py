@@ -17,14 +17,14 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
-class Command(TyperCommand):
+class AppCommand(TyperCommand):
     """A command whose switches have no metavar."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class AppGroup(TyperGroup):
     """Likewise of a group's own options."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -35,7 +35,7 @@ class CommandApp(typer.Typer):
     """A typer.Typer whose commands are of these classes."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(cls=Group, **settings)
+        super().__init__(cls=AppGroup, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
-        return super().command(name, **{"cls": Command, **settings})
+        return super().command(name, **{"cls": AppCommand, **settings})
