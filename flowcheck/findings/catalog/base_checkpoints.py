@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
-UP = "Run `flowcheck up JOB.toml`."
+UP = "Run `flowcheck up JOB.toml{this_run!o}`."
 
 # How the base of a job is known.
 SAME_PARAMETERS = Entry(
@@ -21,7 +21,7 @@ AS_STATED = Entry(
 OF_WHICH_JOB_OPEN = Entry(
     "base.of_which_job_open",
     "{file}: which of the jobs it is the base of is unknown ({reasons}); name the job with --run "
-    "RUN/jobs/N",
+    "{run!q}/jobs/N",
 )
 OF_SEVERAL_JOBS = Entry(
     "base.of_several_jobs",
@@ -34,24 +34,27 @@ CHAIN_HAS_ENDED = Entry(
     "base.chain_has_ended",
     "{run}: the chain there has ended, so no base is awaited",
     cause="A base is given to a running chain.",
-    remedy="`flowcheck status --run {run!q}` shows how it ended and what it kept; `flowcheck up "
-    "JOB.toml` follows the job again.",
+    remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck up "
+    "JOB.toml{this_run!o}` follows the job again.",
 )
 NO_JOB_YET = Entry(
     "base.no_job_yet",
     "{run}: no job has been learned yet, so no base is awaited",
     cause="The chain has not learned a job: there is no replica to give a state to.",
-    remedy="`flowcheck status` shows what learning waits for; give the base when it shows a job.",
+    remedy="`flowcheck status{this_run!o}` shows what learning waits for; give the base when it "
+    "shows a job.",
 )
 STATE_KNOWN = Entry(
     "base.state_known",
     "{run}: the replica's state is known, so no base is awaited",
     cause="The replica has its optimizer's state already.",
-    remedy="Nothing is to be done. `flowcheck audit FILE` compares the replica with the file.",
+    remedy="Nothing is to be done. `flowcheck audit FILE{this_run!o}` compares the replica with "
+    "the file.",
 )
 NO_UPDATER = Entry(
     "base.no_updater",
-    "{run}: no updater is running that could take a file; start it with `flowcheck up JOB.toml`",
+    "{run}: no updater is running that could take a file; start it with `flowcheck up "
+    "JOB.toml{this_run!o}`",
     remedy=UP,
 )
 START_WAS_SEEN = Entry(
@@ -86,8 +89,8 @@ PLACE_NOT_LOGGED = Entry(
     "{run}: steps {first} to {last} since the job was joined are logged, but not the one that "
     "follows --after {after}",
     cause="The step after which the file was written is not in the gradient log.",
-    remedy="Give a checkpoint written within those steps; `flowcheck status` shows which are "
-    "logged.",
+    remedy="Give a checkpoint written within those steps; `flowcheck status{this_run!o}` shows "
+    "which are logged.",
 )
 BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {events}")
 
@@ -139,15 +142,15 @@ STEP_NOT_REACHED = Entry(
     "{file}: is of step {step}, but the replica of {run} is at step {at} and did not get there "
     "within {limit_s} s",
     cause="The trainer wrote the file before the replica had applied that step.",
-    remedy="`flowcheck status` shows whether the replica goes on; when it has reached the step, "
-    "run the command again.",
+    remedy="`flowcheck status{this_run!o}` shows whether the replica goes on; when it has reached "
+    "the step, run the command again.",
 )
 FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
 
 # Audits.
 AUDITED_JOB_OPEN = Entry(
     "audit.of_which_job_open",
-    "{file}: which of the jobs it belongs to is unknown ({reasons}); --run {run}/jobs/N compares "
+    "{file}: which of the jobs it belongs to is unknown ({reasons}); --run {run!q}/jobs/N compares "
     "it with job N",
 )
 EQUAL_TO_SEVERAL = Entry(

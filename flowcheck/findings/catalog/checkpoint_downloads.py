@@ -106,8 +106,8 @@ TRIED = Entry(
     "download.tried",
     "{url}: cannot be downloaded from, {tries} tries failed: {error}",
     cause="The network or the server failed each time.",
-    remedy="Check the server (`flowcheck status` there) and the network; the same command goes on "
-    "where it stopped.",
+    remedy="Check the server (`flowcheck status --run DIR` there) and the network; the same "
+    "command goes on where it stopped.",
 )
 GIVEN_UP = Entry(
     "download.given_up",
@@ -149,7 +149,7 @@ NOTHING_DURABLE = Entry(
     "download.nothing_durable",
     "{url}: holds no finished checkpoint: it has no {latest} file",
     cause="No checkpoint has been finished there.",
-    remedy="Check the URL; `flowcheck status` of the chain shows when it last saved one.",
+    remedy="Check the URL; `flowcheck status --run DIR` of the chain shows when it last saved one.",
 )
 REMOVED = Entry(
     "download.removed", "{url}: {name} was removed to make room for newer ones: ask for those"

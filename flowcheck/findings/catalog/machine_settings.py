@@ -55,7 +55,9 @@ NO_ENGINE = Entry(
     "machine.no_engine", "this machine has no such accelerator: `show` lists those it has"
 )
 QUEUE_IN_USE = Entry(
-    "machine.queue_in_use", "its queue {queue} is in use: stop FlowCheck first (flowcheck down)"
+    "machine.queue_in_use",
+    "its queue {queue} is in use: stop the chain that captures through it "
+    "first (`flowcheck down --run DIR`)",
 )
 NOT_AN_ENGINE = Entry(
     "machine.not_an_engine", "is not a copy engine: `show` lists the copy engines of this machine"

@@ -55,18 +55,18 @@ NO_EARLIER_RUN = Entry(
     "command.no_earlier_run",
     "no earlier run is recorded there: its records are kept when the next run starts",
     cause="This is the first run in that folder.",
-    remedy="`flowcheck status` without `--previous` shows it.",
+    remedy="`flowcheck status{this_run!o}` without `--previous` shows it.",
 )
 NOTHING_TO_DRAW = Entry(
     "command.nothing_to_draw",
     "the job is not learned yet: there is nothing to draw",
     cause="The chain has not learned a job.",
-    remedy="`flowcheck status` shows what learning waits for; draw it then.",
+    remedy="`flowcheck status{this_run!o}` shows what learning waits for; draw it then.",
 )
 LATER_CHECKPOINT_OR_JOB = Entry(
     "command.later_checkpoint_or_job",
     "with several jobs, give a later checkpoint (--then FILE), which shows the job it is of; or "
-    "name the job: --run {run}/jobs/N",
+    "name the job: --run {run!q}/jobs/N",
 )
 
 # The model of the job file.

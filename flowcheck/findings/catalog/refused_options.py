@@ -15,6 +15,10 @@ CHECK_NEEDS_CAPTURES = Entry(
 CAPTURES_NEED_CHECK = Entry(
     "option.captures_need_check", "needed if captures are given: add --check, or leave them out"
 )
+LEFTOVERS_ALONE = Entry(
+    "option.leftovers_alone",
+    "is about no run: give it without --run and --discard",
+)
 BUCKET_SIZE = Entry("option.bucket_size", "must be above 0 and below {most:,} MiB")
 MEMORY_SIZE = Entry("option.memory_size", "must be 0 or more and below {most:,} GiB")
 STEP_OR_LATEST = Entry("option.step_or_latest", "must be the number of a step, or latest")
@@ -31,7 +35,7 @@ ONE_SOURCE_OF_RATES = Entry(
     "cannot be combined with --measured-gbps or --gradient-bytes: give one of them",
 )
 CHECKPOINT_NEEDED = Entry(
-    "option.checkpoint_needed", "name the trainer's checkpoint, a file or a folder: {example}"
+    "option.checkpoint_needed", "name the trainer's checkpoint, a file or a folder: `{example}`"
 )
 CHECKPOINT_TWICE = Entry(
     "option.checkpoint_twice", "is another one than the argument {checkpoint}: name only one"

@@ -98,7 +98,7 @@ OF_ONE_JOB = Entry("restore.of_one_job", "{files} are of one job: give one of ea
 
 STATE_UNKNOWN = Entry(
     "restore.state_unknown",
-    "{run}: the optimizer's state is not known yet: `flowcheck base FILE` gives it",
+    "{run}: the optimizer's state is not known yet: `flowcheck base FILE{this_run!o}` gives it",
 )
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
@@ -112,14 +112,14 @@ REPLICA_GONE = Entry(
     "{run}: its replica is gone, and neither its settings nor the record of its end names a folder "
     "of checkpoints: --checkpoint FOLDER names one",
     cause="The chain ended and its memory was given back.",
-    remedy="`flowcheck status --run {run!q}` names the checkpoint that was kept, if one "
+    remedy="`flowcheck status{run!o}` names the checkpoint that was kept, if one "
     "was: name it with `--checkpoint`, or a URL with `--from`.",
 )
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",
     "{run}: no step was applied there, and no checkpoint was written",
     cause="The chain ended before its first step.",
-    remedy="`flowcheck status` shows why; use the trainer's own checkpoint.",
+    remedy="`flowcheck status{this_run!o}` shows why; use the trainer's own checkpoint.",
 )
 BECAUSE = Entry("restore.because", "{fact} ({reasons})")
 OTHER_STEP = Entry(
@@ -137,7 +137,7 @@ NOT_A_DICTIONARY = Entry(
 STEPS_WAITING = Entry(
     "restore.steps_waiting",
     "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them: see "
-    "flowcheck status, and the logs there",
+    "`flowcheck status{this_run!o}`, and the logs there",
 )
 
 # What is verified.

@@ -14,7 +14,7 @@ NOT_ACCESSIBLE = Entry(
 )
 IN_USE = Entry(
     "run.in_use",
-    "is in use by process {pid}: `flowcheck down --run {run!q}`",
+    "is in use by process {pid}: `flowcheck down{run!o}`",
     cause="A chain is running there already.",
     remedy="Another `run` folder, or stop that one.",
     section="processes",
@@ -28,8 +28,8 @@ NO_CHAIN_STARTED = Entry(
     "{run}: no chain was started there: {found}",
     cause="The folder does not exist, or is no run directory, or `--run` was left out and the job "
     "file states another one.",
-    remedy="Name with `--run` the run directory that the job file states (`run`), or that a "
-    "replay was given; a live chain is started by `flowcheck up JOB.toml`.",
+    remedy="`flowcheck up JOB.toml{run!o}` starts a chain there. Of a chain that runs elsewhere, "
+    "name with `--run` the folder that its job file states (`run`), or that its replay was given.",
 )
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",
@@ -69,12 +69,13 @@ FILE_GONE = Entry("lifecycle.file_gone", "{file} is gone: give it again")
 REQUEST_WITHDRAWN = Entry(
     "lifecycle.request_withdrawn",
     "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn (see "
-    "flowcheck status)",
+    "`flowcheck status{this_run!o}`)",
     cause="The updater is busy, stopped, or waits for a step.",
-    remedy="`flowcheck status` shows the updater; run the command again when it moves.",
+    remedy="`flowcheck status{this_run!o}` shows the updater; run the command again when it moves.",
 )
 STILL_TAKEN = Entry(
-    "lifecycle.still_taken", "{run}: the updater is still taking {file}: see flowcheck status"
+    "lifecycle.still_taken",
+    "{run}: the updater is still taking {file}: see `flowcheck status{this_run!o}`",
 )
 NO_BASE_AWAITED = Entry(
     "lifecycle.no_base_awaited", "the replica's state is known: nothing waits for a base"

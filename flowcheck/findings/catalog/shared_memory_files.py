@@ -24,13 +24,13 @@ NO_HUGE_PAGES_LEFT = Entry(
 )
 NOT_THERE = Entry(
     "shared_file.not_there",
-    "{what}: {error}: the chain that makes it has ended, or was not started yet (flowcheck status "
-    "says which)",
+    "{what}: {error}: the chain that makes it has ended, or was not started yet (`flowcheck "
+    "status{this_run!o}` says which)",
 )
 THERE_ALREADY = Entry(
     "shared_file.there_already",
-    "{what}: {error}: a chain runs there or was killed there; flowcheck down ends it and removes "
-    "its memory",
+    "{what}: {error}: a chain runs there or was killed there; `flowcheck down{this_run!o}` ends "
+    "it and removes its memory",
 )
 NOT_PERMITTED = Entry(
     "shared_file.not_permitted",
@@ -40,12 +40,12 @@ NOT_PERMITTED = Entry(
 OTHER_LAYOUT = Entry(
     "shared_file.other_layout",
     "{what}: {error}: another release of FlowCheck made it; end that chain with its own release "
-    "(flowcheck down), then start it with this one",
+    "(`flowcheck down{this_run!o}`), then start it with this one",
 )
 DAMAGED = Entry(
     "shared_file.damaged",
-    "{what}: {error}: it was cut off or never finished; flowcheck down removes it, then start the "
-    "chain again",
+    "{what}: {error}: it was cut off or never finished; `flowcheck down{this_run!o}` removes it, "
+    "then start the chain again",
 )
 SIZES_REFUSED = Entry(
     "shared_file.sizes_refused",
