@@ -21,6 +21,7 @@ from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.match import settled
 from flowcheck.wire.learn.cuts.purse import Purse
+from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
@@ -97,7 +98,7 @@ def unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> l
 def _apart(streams: Sequence[Stream], told: Callable[[Row], Cuts | None]) -> list[Cuts]:
     """Of connections of several communicators those that a program foretells."""
     made = rows(streams)
-    if own_links(made):
+    if own_links([row for row in made if not _closed(row)]):
         return []  # They may be one ring, seen at ranks that are no neighbours.
     known: dict[frozenset[int], Cuts | None] = {}
 
@@ -126,6 +127,12 @@ def _most(ways: Iterable[Sequence[Row]], asked: Callable[[Row], Cuts | None]) ->
     return best
 
 
+def _closed(row: Row) -> bool:
+    """It runs round a circle of hosts, which is all of a ring."""
+    path = path_of(alone(row, ()))
+    return path is not None and path[-1][1] == path[0][0]
+
+
 def _links(row: Row) -> int:
     return len({(stream.key.source, stream.key.destination) for stream in row})
 
@@ -142,12 +149,17 @@ def _trains(cuts: Cuts) -> bool:
 def may_be_channels(cuts: Cuts, left: Sequence[Stream]) -> bool:
     """Some of these connections may be channels of the same communicator, left out: half of the
     bytes on half of the channels would be a model of a smaller type. They are of others if all of
-    them was seen, and it was mostly sent while this one was silent."""
+    them was seen, and it was mostly sent while this one was silent, or if they lead elsewhere from
+    one of its hosts: those of other hosts may be other ports of these."""
     links = {(s.key.source, s.key.destination) for edge in cuts.ring.edges for s in edge.streams}
     spans = [(min(seen), max(seen)) for cut in cuts.found if (seen := cut.times(cuts.ring))]
     begins, ends = (np.sort(np.array(of, np.int64)) for of in zip(*spans, strict=True))
+    hosts = {host for link in links for host in link}
     for stream in left:
-        if (stream.key.source, stream.key.destination) not in links:
+        link = stream.key.source, stream.key.destination
+        if not hosts & set(link):
+            return True
+        if link not in links:
             continue
         if not stream.from_start or len(stream.sends) < stream.stop:
             return True
