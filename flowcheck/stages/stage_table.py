@@ -91,6 +91,9 @@ class StageSpec:
     """All jobs behind the same ports need the same processes of it."""
     says_hello: bool = True
     """Once it works. One that does not counts as up from its start."""
+    niceness: int = 0
+    """Its nice value (sched(7)). On cores that stages share those go first that take frames: a
+    ring that overflows is lost for good, a step or a checkpoint that comes later is not."""
     counts_whole_steps: bool = False
     """Its Drained message says how many steps the stream held, and what kept it from more."""
 
@@ -129,6 +132,7 @@ STAGES = (
         factory="flowcheck.stages.replica_update.update_stage:UpdateService",
         position=Position.STEP,
         serves_checkpoints=True,
+        niceness=5,
     ),
     StageSpec(
         name="extract",
@@ -144,6 +148,7 @@ STAGES = (
         exists=lambda config: config.persist is not None,
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
+        niceness=10,
     ),
     StageSpec(
         name="serve",

@@ -1,6 +1,7 @@
 """A chain ends cleanly, on a signal, on a kill, and by `flowcheck down`."""
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -84,6 +85,8 @@ def test_a_killed_supervisor_takes_its_stages_with_it_and_down_takes_the_rest(
         wait_until(lambda: steps_taken(run) >= 1, 60, "a step")
         memory, pids = run.memory, run.stage_pids()
         assert len(pids) == 5
+        nice = {stage: os.getpriority(os.PRIO_PROCESS, pid) for stage, pid in pids.items()}
+        assert max(nice[stage] for stage in ("capture-0", "parse-0", "extract")) < nice["update"]
         command.process.kill()
         command.process.wait()
         wait_until(lambda: set(run.stage_pids()) == set(), 60, "no stage left")

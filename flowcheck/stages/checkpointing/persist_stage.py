@@ -39,8 +39,6 @@ store that is down, longer saves later once it is back."""
 JOIN_S = 2.0
 """Seconds for a save that is asked to stop to end; else it ends with its process. A choice below
 what the supervisor gives a stage (supervisor.py, GRACE_S)."""
-NICENESS = 10
-"""Nice value (sched(7)): saves yield to stages that follow the job. A choice: half of the range."""
 EXIT_SAVE_HUNG = 3
 """Exit code of a process whose save stands still: it is started again."""
 
@@ -69,8 +67,6 @@ class PersistService:
 
     def start(self, links: StageSockets) -> None:
         self._links = links
-        with suppress(OSError):
-            os.nice(NICENESS)
         self._report()
 
     def work(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
         sources = msgspec.json.decode(stated, type=tuple[SourceConfig, ...])
         config = msgspec.structs.replace(config, source=sources)
     service = _service(name, where, config, number)
+    os.nice(launchable_stages()[name].niceness)
     code = run_service(service, StageSockets(where.sockets, service.name), parent=parent)
     sys.stdout.flush()
     return code
