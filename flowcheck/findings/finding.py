@@ -6,11 +6,11 @@ behaviour.
 
 Which entries have a remedy: whatever stops an operator. That is each error that is raised (an
 option, a job file, a capture, a checkpoint, a switch refused), each reason why a job is not
-followed, and each lost step. Two kinds need none: a sentence that is the instruction itself
-("must be ...", "...: give another folder"), and a wrapper, whose argument is the finding that has
-it. Facts, evidence, assumptions and progress have none: nothing is to be done about them. What has
-a remedy also has a cause, unless its sentence says the cause. tests/unit/test_remedies.py holds
-this over the places that raise and refuse.
+followed, and each lost step. The sentence says what was found, the cause what it means where the
+sentence does not say it, the remedy what to do: no sentence of an error holds advice. Only a
+wrapper needs none, whose argument is the finding that has it. Facts, evidence, assumptions and
+progress have none: nothing is to be done about them. tests/unit/test_remedies.py holds this over
+the places that raise and refuse.
 """
 
 from __future__ import annotations
@@ -102,6 +102,15 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
             return _LINK.sub(r"\1", entry.remedy_of(self.arguments))
         return next((one.remedy for one in self._within() if one.remedy), "")
 
+    @property
+    def cause(self) -> str:
+        """What it means; "" where its sentence says all. Where its own entry has none, that of the
+        first finding among its arguments which has one, as with the remedy."""
+        entry = _entry(self.code)
+        if entry is not None and entry.cause:
+            return _LINK.sub(r"\1", entry.cause)
+        return next((one.cause for one in self._within() if one.cause), "")
+
     def _within(self) -> Iterator[Finding]:
         """The findings that it is made of."""
         for value in self.arguments.values():
@@ -173,7 +182,8 @@ class Entry:
     def remedy_of(self, arguments: Mapping[str, Any]) -> str:
         """What to do, with these arguments in their places."""
         try:
-            return _FORMATTER.vformat(self.remedy, (), arguments)
+            shown = {name: _shown(one, self.between) for name, one in arguments.items()}
+            return _FORMATTER.vformat(self.remedy, (), shown)
         except (LookupError, AttributeError):
             return self.remedy
 
