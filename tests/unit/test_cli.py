@@ -139,7 +139,7 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--source", "radio"), "--source = 'radio': must be auto, dpdk or file"),
+        (("--source", "radio"), "--source = 'radio': no such source\n  Give auto, dpdk or file"),
         (("--optimizer", "madgrad"), "--optimizer = 'madgrad': torch.optim of torch"),
         (("--speed", "nan"), "--speed = nan: must be above 0"),
     ],
@@ -161,11 +161,12 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
         (("replay", "CAPTURE", "--lr", "-1"), "--lr = -1.0: must be 0 or more"),
         (("replay", "CAPTURE", "--lr=nan"), "--lr = nan: must be a finite number"),
         (("replay", "CAPTURE", "--jobs", "70"), "--jobs = 70: must be from 1 to 64"),
-        (("watch", "--listen", "nowhere"), "--listen = 'nowhere': must be an address"),
+        (("watch", "--listen", "nowhere"), "--listen = 'nowhere': not an address and a port"),
         (("watch", "--listen", "0.0.0.0:1"), "need a token\n  State --token-file, or"),
         (("watch", "--token-file", "none"), "--token-file = 'none': cannot be read"),
         (("serve", "FOLDER", "--host", "0.0.0.0"), "need a token\n  State --token-file, or"),
         (("serve", "FOLDER", "--tls-key", "k"), "--tls-key = 'k': needs --tls-certificate"),
+        (("lab", "train", "--hosts", "1"), "--hosts = 1: must be 2 to 64"),
         (("status", "--run", "/none"), "flowcheck: /none: no chain was started there"),
     ],
 )

@@ -60,7 +60,7 @@ IS_NO_CAPTURE = Entry(
 )
 IS_EMPTY = Entry(
     "captured.is_empty",
-    "{path}: is empty: it has no bytes at all",
+    "{path}: is empty",
     cause="The program that captured was ended before it wrote, or its disk was full.",
     remedy="Capture again, and let the program end by itself or by Ctrl-C: `tcpdump -i "
     "INTERFACE -s 0 -w FILE`.",

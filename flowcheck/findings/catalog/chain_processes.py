@@ -84,8 +84,9 @@ CAPTURE_STARTER_FAILED = Entry(
 )
 STAGE_UNKNOWN = Entry(
     "process.stage_unknown",
-    "must be one of {stages}",
-    remedy="Name one of those; `flowcheck stage --help` says what the command is for.",
+    "no such stage",
+    also=("stages",),
+    remedy="Name one of {stages}.",
 )
 NUMBER_UNKNOWN = Entry(
     "process.number_unknown",

@@ -13,12 +13,13 @@ FORMAT_WROTE_NO_FILE = Entry(
 )
 ONE_OF = Entry(
     "checkpoint_option.one_of",
-    "must be one of {choices}",
-    remedy="State one of those.",
+    "not a known value",
+    also=("choices",),
+    remedy="Give one of {choices}.",
 )
 KEYS_FORM = Entry(
     "checkpoint_option.keys_form",
-    "must be PART=KEY,... with PART one of {parts}",
+    "not of the form PART=KEY,... with PART one of {parts}",
     remedy="Write it as in `--keys model=state_dict`: the part, and the key that holds it in "
     "the file.",
 )

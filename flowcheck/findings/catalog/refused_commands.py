@@ -63,8 +63,8 @@ OPTIMIZER_STATED = Entry(
 )
 REPLAY_SOURCE = Entry(
     "command.replay_source",
-    "must be auto, dpdk or file",
-    remedy="Leave it out to have DPDK where it is built, and plain files elsewhere.",
+    "no such source",
+    remedy="Give auto, dpdk or file; the default, auto, is dpdk where it is built.",
 )
 COMMA_IN_PATH = Entry(
     "command.comma_in_path",
@@ -126,8 +126,8 @@ FACTORY_FOR_MEMORY = Entry(
 
 HOOK = Entry(
     "plan.hook",
-    "must be bf16 or fp16",
-    remedy="Give one of these, or leave the option out if the trainer registers no hook.",
+    "no such hook",
+    remedy="Give bf16 or fp16, or leave the option out if the trainer registers no hook.",
 )
 STATIC_GRAPH = Entry(
     "plan.static_graph",

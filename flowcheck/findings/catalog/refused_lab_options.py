@@ -17,13 +17,14 @@ AT_LEAST_ONE = Entry(
 )
 SWITCH_KIND = Entry(
     "lab_option.switch_kind",
-    "must be bridge or ovs",
-    remedy="Give one of these, or leave the option out.",
+    "no such kind of switch",
+    remedy="Give bridge or ovs, or leave the option out.",
 )
 MTU_CHOICES = Entry(
     "lab_option.mtu_choices",
-    "must be {first} or {second} bytes",
-    remedy="Give one of these two.",
+    "not an MTU that the lab has",
+    also=("first", "second"),
+    remedy="Give {first} or {second} bytes.",
 )
 MIRRORS_ONCE = Entry(
     "lab_option.mirrors_once",
@@ -74,6 +75,13 @@ SCRIPT_ENDED = Entry(
     "ended with {code} when it was loaded",
     remedy="Install FlowCheck again: the training script of the lab is part of it.",
 )
+SCRIPT_REFUSES = Entry(
+    "lab_option.script_refuses",
+    "{text}",
+    cause="Options that the lab's command does not have go to its training script.",
+    remedy="Correct them, or leave them out; `flowcheck lab train --help` lists those of the lab.",
+)
+"""text: of the script's own parser."""
 COST_NEEDS_BRIDGE = Entry(
     "lab_option.cost_needs_bridge",
     "must be bridge: only its mirror can be switched off",

@@ -7,8 +7,9 @@ from flowcheck.findings.finding import Entry
 # Values of the layout file.
 ONE_OF = Entry(
     "layout.one_of",
-    "must be one of {choices}",
-    remedy="State one of those.",
+    "not a known value",
+    also=("choices",),
+    remedy="State one of {choices}.",
 )
 AT_MOST = Entry(
     "layout.at_most",
@@ -129,8 +130,8 @@ HOSTS_FOR_PORTS = Entry(
 )
 IP_ADDRESS = Entry(
     "layout.ip_address",
-    "must be an IP address",
-    remedy="Write it as in 10.0.0.1.",
+    "not an IP address",
+    remedy="Write it as in 10.0.0.1 or fd00::1.",
 )
 
 # Files.

@@ -121,14 +121,15 @@ NO_TUNNEL_KNOWN = Entry(
 # Other options.
 ONE_OF = Entry(
     "mirror_session.one_of",
-    "must be one of {choices}",
-    remedy="Give one of those.",
+    "not a known value",
+    also=("choices",),
+    remedy="Give one of {choices}.",
 )
 DID_YOU_MEAN = Entry(
     "mirror_session.did_you_mean",
-    "must be one of {choices}",
-    also=("nearest",),
-    remedy="Did you mean {nearest}?",
+    "not a known value",
+    also=("nearest", "choices"),
+    remedy="Did you mean {nearest}? Known are {choices}.",
 )
 FORM_REFUSED = Entry(
     "mirror_session.form_refused",

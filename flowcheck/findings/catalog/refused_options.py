@@ -55,8 +55,9 @@ TREE_HOSTS = Entry(
 )
 NOT_A_PART = Entry(
     "option.not_a_part",
-    "must be one of {parts}",
-    remedy="Give one of those, or leave the option out.",
+    "no such part",
+    also=("parts",),
+    remedy="Give one of {parts}, or leave the option out.",
 )
 ONE_SOURCE_OF_RATES = Entry(
     "option.one_source_of_rates",

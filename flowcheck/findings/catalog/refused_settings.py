@@ -24,8 +24,9 @@ FROM_TO = Entry(
 )
 ONE_OF = Entry(
     "setting.one_of",
-    "must be one of {choices}",
-    remedy="State one of those.",
+    "not a known value",
+    also=("choices",),
+    remedy="Give one of {choices}.",
 )
 FINITE = Entry(
     "setting.finite",
@@ -37,6 +38,8 @@ FINITE_ABOVE = Entry(
     "must be a number above {bound}",
     remedy=CORRECT_VALUE,
 )
+NOT_ACCEPTED = Entry("setting.not_accepted", "{text}", remedy=CORRECT_VALUE)
+"""text: of the library that reads settings."""
 WRONG_TYPE = Entry(
     "setting.wrong_type",
     "must be {wanted}, not {found}",
@@ -83,7 +86,7 @@ VERSION = Entry(
 )
 NOT_AN_ADDRESS = Entry(
     "setting.not_an_address",
-    "must be an IP address",
+    "not an IP address",
     remedy="Write it as in 10.0.0.1 or fd00::1.",
 )
 
@@ -204,7 +207,7 @@ JOBS_AND_TABLES = Entry(
 JOB_NAME = Entry(
     "setting.job_name",
     "must be letters, digits, - and _, and no other job may have it",
-    remedy="Choose such a name.",
+    remedy="Choose another name.",
 )
 JOBS_ALIKE = Entry(
     "setting.jobs_alike",
@@ -248,11 +251,12 @@ TOKEN_NEEDED = Entry(
     "setting.token_needed",
     "clients on other machines need a token",
     also=("token_file", "loopback"),
-    remedy="State {token_file}, or {loopback}.",
+    remedy="State {token_file}, or listen on this machine only: {loopback}.",
 )
 AN_ADDRESS_SUCH_AS = Entry("setting.an_address_such_as", "an address such as {address}")
 ADDRESS_AND_PORT = Entry(
     "setting.address_and_port",
-    'must be an address and a port, such as "{address}" or "[::1]:9464"',
-    remedy="Write it so.",
+    "not an address and a port",
+    also=("address",),
+    remedy='Write it as in "{address}" or "[::1]:9464".',
 )

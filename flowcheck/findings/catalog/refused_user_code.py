@@ -51,8 +51,7 @@ NOT_CALLABLE = Entry(
 NAME_MISSING = Entry(
     "user_code.name_missing",
     "{file} has no {name}; it has {names}",
-    cause="The name behind the colon is misspelt.",
-    remedy='Name one of those, as "file.py:function".',
+    remedy="Correct the name behind the colon, or write that function.",
 )
 NO_FUNCTION = Entry(
     "user_code.no_function",

@@ -56,8 +56,9 @@ HOLDS_SPECIAL_FILE = Entry(
 )
 NO_SUCH_JOB = Entry(
     "run.no_such_job",
-    "must be one of {jobs}, or a number from 1",
-    remedy="Give one of those.",
+    "there is no such job",
+    also=("jobs",),
+    remedy="Give one of {jobs}, or a number from 1.",
 )
 
 ILLEGAL_TRANSITION = Entry(

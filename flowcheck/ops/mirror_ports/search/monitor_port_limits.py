@@ -145,7 +145,7 @@ def _session(
         return str(monitor.session)
     if platform.identity == "number":
         why = SESSION_NUMBER(platform.title)
-        raise ConfigError(f"monitor[{number}].session", "not stated", why)
+        raise ConfigError(f"monitor[{number}].session", None, why)
     return "flowcheck" if nth is None else f"flowcheck-{nth}"
 
 
