@@ -94,13 +94,16 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     @property
     def remedy(self) -> str:
         """What to do; "" where nothing is to be done. Where its own entry has none, that of the
-        first finding among its arguments which has one: of "cannot be saved: {why}" that of why."""
+        findings among its arguments: of "cannot be saved: {why}" that of why. Of a list of findings
+        it is the first one which there is."""
         entry = _entry(self.code)
         if entry is None:
             return "" if self.stored_remedy is msgspec.UNSET else self.stored_remedy
         if entry.remedy:
             return _LINK.sub(r"\1", entry.remedy_of(self.arguments))
-        return next((one.remedy for one in self._within() if one.remedy), "")
+        parts = map(_findings_in, self.arguments.values())
+        first = (next((one.remedy for one in part if one.remedy), "") for part in parts)
+        return " ".join(dict.fromkeys(one for one in first if one))
 
     @property
     def cause(self) -> str:
@@ -109,14 +112,8 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         entry = _entry(self.code)
         if entry is not None and entry.cause:
             return _LINK.sub(r"\1", entry.cause)
-        return next((one.cause for one in self._within() if one.cause), "")
-
-    def _within(self) -> Iterator[Finding]:
-        """The findings that it is made of."""
-        for value in self.arguments.values():
-            for one in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(one, Finding):
-                    yield one
+        parts = map(_findings_in, self.arguments.values())
+        return next((one.cause for part in parts for one in part if one.cause), "")
 
 
 class Entry:
@@ -186,6 +183,13 @@ class Entry:
             return _FORMATTER.vformat(self.remedy, (), shown)
         except (LookupError, AttributeError):
             return self.remedy
+
+
+def _findings_in(value: Any) -> Iterator[Finding]:
+    """Those that an argument is, or is a list of."""
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, Finding):
+            yield one
 
 
 class _Formatter(string.Formatter):
