@@ -145,7 +145,7 @@ ONE_SOURCE_KIND = Entry(
 USER_NAME = Entry(
     "setting.user_name",
     'must be the name of a user, such as "flowcheck"',
-    remedy="`scripts/install-service` makes this user; name it, or another one that exists "
+    remedy="`scripts/node/install-node` makes this user; name it, or another one that exists "
     "(`getent passwd`).",
 )
 SWITCH_PORT_NAME = Entry(
