@@ -93,6 +93,18 @@ class RunDirError(ConfigError):
         return self._why
 
 
+class MissingFileError(ConfigError):
+    """A file that a command line names is not there; `right` says it of the file, not of a
+    setting."""
+
+    def __init__(self, why: Finding) -> None:
+        """why: FILE_MISSING of general_errors."""
+        super().__init__(str(why.arguments["key"]), str(why.arguments["file"]), why)
+
+    def _finding(self) -> Finding:
+        return self.right
+
+
 class CoreError(FlowCheckError, OSError):
     """C, or the kernel, refused a set-up call: errno, and why."""
 

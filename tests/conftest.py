@@ -13,6 +13,7 @@ import pytest
 from support import side_by_side
 from support.real_captures import captures_folder
 
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.stages.job_state.lifecycle_state_machines import STRICT_VARIABLE
 
 os.environ.setdefault(STRICT_VARIABLE, "1")
@@ -67,3 +68,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path.parent == side_by_side.LAB:
         side_by_side.own_shared_memory()
+
+
+@pytest.fixture(autouse=True)
+def no_run_is_named() -> Iterator[None]:
+    """Which run a command of an earlier test was about is told by none of a later one."""
+    yield
+    set_named_run(None)

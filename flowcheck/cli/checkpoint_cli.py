@@ -14,6 +14,7 @@ from flowcheck.findings.catalog.refused_options import (
     CHECKPOINT_TWICE,
     STEP_OR_LATEST,
 )
+from flowcheck.findings.named_run import run_option, set_named_run
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
@@ -171,6 +172,7 @@ def restore(
         force=force,
         warm=warm,
     )
+    set_named_run(run if request.source.is_run else None)
     several = request.source.is_run and job is None and (run / "jobs").is_dir()
     drop_for_output(
         run,
@@ -220,7 +222,8 @@ def audit(
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
-    file = _one_checkpoint(checkpoint, same, "flowcheck audit runs/step-400.pt")
+    file = _one_checkpoint(checkpoint, same, f"flowcheck audit runs/step-400.pt{run_option(run)}")
+    set_named_run(run)
     drop_for_run(run, file)
     raise typer.Exit(verb.run(run, file, None if step is None else Step(step), as_json=as_json))
 
@@ -272,7 +275,8 @@ def base(
     from flowcheck.ops.trainer_checkpoint import base_command as verb
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
-    file = _one_checkpoint(checkpoint, same, "flowcheck base runs/step-400.pt")
+    file = _one_checkpoint(checkpoint, same, f"flowcheck base runs/step-400.pt{run_option(run)}")
+    set_named_run(run)
     drop_for_run(run, file, then)
     place = verb.LogPosition(later_checkpoint=then, after=after)
     raise typer.Exit(verb.run(run, file, place=place, as_json=as_json))

@@ -29,8 +29,11 @@ from flowcheck.cli.shared_options import (
     read_on,
 )
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_options import MEMORY_SIZE
+from flowcheck.findings.catalog.privileges import READS_ONLY
+from flowcheck.findings.catalog.refused_options import LEFTOVERS_ALONE, MEMORY_SIZE
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.lab import cli as lab_cli
+from flowcheck.ops.command_app import CommandApp
 from flowcheck.private_files import set_private_umask
 from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
@@ -95,7 +98,7 @@ def doctor(
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
 
 
-app = typer.Typer(
+app = CommandApp(
     name="flowcheck",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -289,6 +292,7 @@ def up(
     from flowcheck.config import load_job, naming_job_file
     from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 
+    set_named_run(run)  # None: as the job file states it, which the same command reads again
     with naming_job_file(job):
         check_capture_ports(load_job(job).source)  # before root makes folders for the chain
         drop_privileges.drop_for_chain(job, run, live=True)
@@ -317,6 +321,7 @@ def status(
     """
     from flowcheck.ops.lifecycle import status_command as verb
 
+    set_named_run(run)
     drop_privileges.keep_root_to_read(run)
     if leftovers:
         raise typer.Exit(verb.list_leftovers(as_json=as_json))
@@ -340,6 +345,14 @@ def down(
             help="Delete the replica of a killed chain without writing it as a checkpoint.",
         ),
     ] = False,
+    leftovers: Annotated[
+        bool,
+        typer.Option(
+            "--leftovers",
+            help="Remove only the memory of killed chains whose run directory is gone or was "
+            "temporary; no chain is stopped.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets.
@@ -353,7 +366,13 @@ def down(
     """
     from flowcheck.ops.lifecycle import shutdown_cleanup
 
+    if leftovers:
+        if run is not None or discard:
+            raise ConfigError("--leftovers", True, LEFTOVERS_ALONE())
+        drop_privileges.forbid_user_code(READS_ONLY())
+        raise typer.Exit(shutdown_cleanup.remove_unowned(as_json=as_json))
     where = DEFAULT_RUN if run is None else run
+    set_named_run(where)
     drop_privileges.drop_for_run(where)
     code = shutdown_cleanup.down(where, named=run is not None, discard=discard, as_json=as_json)
     raise typer.Exit(code)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flowcheck.cli.shared_options import Json
+from flowcheck.findings.named_run import set_named_run
 
 TokenFile = Annotated[
     Path | None,
@@ -56,6 +57,7 @@ def serve(
     from flowcheck.ops.restore import serve_command as verb
     from flowcheck.stages.privilege.drop_privileges import drop_for_run, drop_for_user_code
 
+    set_named_run(run)
     read = [file for file in (token_file, tls_certificate, tls_key) if file is not None]
     if run is not None:
         drop_for_run(run, *read)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flowcheck.findings import named_run
+
 
 def read_on(page: str) -> str:
     """Ends a command's help with the page that tells more, by its path in the source tree."""
@@ -43,7 +45,7 @@ Leftovers = Annotated[
 Previous = Annotated[
     bool, typer.Option("--previous", help="Show the run before the last one, from its records.")
 ]
-DEFAULT_RUN = Path("/run/flowcheck/job")
+DEFAULT_RUN = Path(named_run.DEFAULT_RUN)
 
 
 Os = Annotated[

@@ -21,10 +21,11 @@ from flowcheck.cli.shared_options import (
     Sources,
     read_on,
 )
+from flowcheck.ops.command_app import CommandApp
 
 MORE = read_on("switch_configs/README.md")
 
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog=MORE,

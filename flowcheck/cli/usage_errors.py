@@ -46,10 +46,18 @@ def _finding_of(error: Any) -> Finding:
         case "NoSuchOption":
             return UNKNOWN_OPTION(text=text, option=error.option_name, **where)
         case "MissingParameter":
-            return MISSING_PARAMETER(text=text, parameter=_parameter(error), **where)
+            parameter, metavar = _parameter(error), _metavar(error)
+            usage = f"{parameter} {metavar}" if parameter.startswith("--") else metavar
+            return MISSING_PARAMETER(usage=usage, parameter=parameter, metavar=metavar, **where)
         case "BadParameter":
             return WRONG_PARAMETER(text=text, parameter=_parameter(error), **where)
     return USAGE_REFUSED(text=text, **where)
+
+
+def _metavar(error: Any) -> str:
+    """What stands for its value in the help: `FILE...`, or its name where the help has its type."""
+    stated = getattr(error.param, "metavar", None)
+    return str(stated) if stated else _parameter(error).lstrip("-").upper()
 
 
 def _parameter(error: Any) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from flowcheck.cli.shared_options import DEFAULT_RUN, Json, Run
 from flowcheck.config.watch_log_config import LISTEN
+from flowcheck.findings.named_run import set_named_run
 
 
 def watch(
@@ -53,6 +54,7 @@ def watch(
     from flowcheck.ops.watch import watch_command
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
+    set_named_run(run)
     drop_for_run(run, token_file, tls_certificate, tls_key)
     given = (token_file, tls_certificate, tls_key)
     files = (str(file) if file is not None else None for file in given)
@@ -72,5 +74,6 @@ def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
     from flowcheck.ops.watch import top_command as verb
     from flowcheck.stages.privilege.drop_privileges import keep_root_to_read
 
+    set_named_run(run)
     keep_root_to_read(run)
     raise typer.Exit(verb.run(run, as_json=as_json))

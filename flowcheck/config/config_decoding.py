@@ -29,8 +29,18 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 from flowcheck.findings.finding import Finding
 
-TORCHS_WORDS = {"lr": "learning_rate", "foreach": "implementation", "fused": "implementation"}
-"""{torch's name of a setting: the key of the job file}, for the hint after a wrong key."""
+OTHER_WORDS = {
+    "lr": "learning_rate",
+    "foreach": "implementation",
+    "fused": "implementation",
+    "folder": "target",
+    "directory": "target",
+}
+"""{torch's name of a setting, or another usual one: the key of the job file}, for the hint after a
+wrong key. Misspelt they count as well."""
+NEAR = 0.6
+"""Smallest likeness (difflib's ratio, 0 to 1) of a wrong key to one that may be meant. A choice:
+lower suggests keys that share a few letters, higher misses two slips in a short key."""
 
 
 class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -146,9 +156,10 @@ def _unknown_keys(
     known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for key, value in tree.items():
         if key not in known:
-            torchs = [TORCHS_WORDS[key]] if TORCHS_WORDS.get(key) in known else []
-            near = torchs or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = DID_YOU_MEAN(f"{above}{near[0]}") if near else KNOWN_KEYS(known)
+            words = {word: word for word in known}
+            words |= {word: own for word, own in OTHER_WORDS.items() if own in known}
+            near = difflib.get_close_matches(key, words, n=1, cutoff=NEAR)
+            hint = DID_YOU_MEAN(f"{above}{words[near[0]]}") if near else KNOWN_KEYS(known)
             if above and key in [field.encode_name for field in msgspec.structs.fields(root)]:
                 hint = ABOVE_TABLES(key)
             yield f"{above}{key}", value, hint

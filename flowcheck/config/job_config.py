@@ -36,7 +36,8 @@ from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, MissingFileError
+from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
@@ -50,6 +51,7 @@ from flowcheck.findings.catalog.refused_settings import (
     UNREADABLE,
     VERSION,
 )
+from flowcheck.findings.named_run import DEFAULT_RUN
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER, followed_names
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import decode_text, folder_problem
@@ -75,7 +77,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     """IP addresses that the job uses, as `flowcheck analyze` prints them. Jobs on other addresses
     are ignored. Empty: any job is followed."""
-    run: str = "/run/flowcheck/job"
+    run: str = DEFAULT_RUN
     """Run directory: it holds sockets, logs, the learned job and steps.jsonl."""
     learned: str | None = None
     """A job.json that another run learned, with weights.bin in the same folder. FlowCheck uses it
@@ -192,6 +194,8 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     """
     try:
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFileError(FILE_MISSING(key="job file", file=path)) from error
     except OSError as error:
         why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
         raise ConfigError("job file", str(path), why) from error

@@ -27,7 +27,9 @@ What FlowCheck says when it refuses something, follows no job or loses a step, w
 and what to do (`…` stands for names and numbers). The failures that are met most often are in
 [When something is wrong](../ops/lifecycle/README.md), and not repeated here. Errors print the last
 two columns under the sentence; `up`, `replay`, `status` and `analyze` print the last one. In JSON
-they are `cause` and `remedy` of an error, and `remedy` of each finding, of every command.
+they are `cause` and `remedy` of an error, and `remedy` of each finding, of every command. Commands
+are printed as they are to be pasted: with the run directory that they are about for `--run DIR`,
+and without the option for the default one.
 
 `python -m flowcheck.findings.failures_page` makes this page from the catalogue (`catalog/`), with a
 table for each of its files.
@@ -40,9 +42,13 @@ def quoted(entry: Entry) -> str:
 
 
 def with_ellipses(text: str) -> str:
-    """A sentence or remedy of the catalogue without its arguments."""
+    """A sentence or remedy of the catalogue without its arguments; a command about a run names it
+    as an example does."""
     parts = string.Formatter().parse(text)
-    return "".join(said + ("" if name is None else "\u2026") for said, name, _, _ in parts)
+    return "".join(
+        said + ("" if name is None else " --run DIR" if conversion == "o" else "\u2026")
+        for said, name, _, conversion in parts
+    )
 
 
 def _row(entry: Entry) -> str:

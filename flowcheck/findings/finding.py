@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import flowcheck.findings.catalog
+from flowcheck.findings.named_run import FIELD, named_run, run_option
 
 Code = TypeVar("Code", bound=StrEnum)
 Scalar = bool | int | float | str | None
@@ -121,9 +122,12 @@ class Entry:
 
     Arguments are named in the sentence as str.format has it, `{bytes:,}`. An argument is what the
     sentence shows: what it rounds is rounded before, so that equal sentences are equal findings.
-    In a command, `{run!q}` is quoted for a shell. Commands with options or arguments stand between
+    In a command, `{file!q}` is quoted for a shell. Commands with options or arguments stand between
     backticks, in sentence and remedy, and run as they are printed; in capitals (FILE, JOB.toml)
-    stands what only the reader knows (tests/unit/test_remedy_commands.py).
+    stands what only the reader knows (tests/unit/test_remedy_commands.py). A command about a run
+    names it: `flowcheck down{run!o}` shows ` --run DIR` of the argument `run`, quoted, and nothing
+    for the default run; `{this_run!o}`, which is no argument, that of the run that the process
+    which shows the text works on (named_run.py).
     """
 
     def __init__(
@@ -149,7 +153,7 @@ class Entry:
         self.cause, self.remedy, self.until_audit = cause, remedy, until_audit
         self.section, self.between = section, between
         fields = (name for _, name, _, _ in string.Formatter().parse(sentence) if name)
-        shown = dict.fromkeys(name.split(".")[0].split("[")[0] for name in fields)
+        shown = dict.fromkeys(name.split(".")[0].split("[")[0] for name in fields if name != FIELD)
         self.names = (*shown, *also)
         _ENTRIES[code] = self
 
@@ -172,6 +176,7 @@ class Entry:
             return None
         try:
             shown = {name: _shown(one, self.between) for name, one in arguments.items()}
+            shown[FIELD] = named_run()
             return _FORMATTER.vformat(self.sentence, (), shown)
         except (LookupError, AttributeError):
             return None
@@ -180,7 +185,7 @@ class Entry:
         """What to do, with these arguments in their places."""
         try:
             shown = {name: _shown(one, self.between) for name, one in arguments.items()}
-            return _FORMATTER.vformat(self.remedy, (), shown)
+            return _FORMATTER.vformat(self.remedy, (), {**shown, FIELD: named_run()})
         except (LookupError, AttributeError):
             return self.remedy
 
@@ -194,14 +199,13 @@ def _findings_in(value: Any) -> Iterator[Finding]:
 
 class _Formatter(string.Formatter):
     """str.format, but for a value of another type than the sentence takes, which is shown as it
-    is: "nan", or what another program wrote; and `!q` quotes a word for a shell."""
+    is: "nan", or what another program wrote; `!q` quotes a word for a shell, and `!o` is the option
+    that names a run."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        return (
-            shlex.quote(str(value))
-            if conversion == "q"
-            else super().convert_field(value, conversion)
-        )
+        if conversion == "q":
+            return shlex.quote(str(value))
+        return run_option(value) if conversion == "o" else super().convert_field(value, conversion)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         try:

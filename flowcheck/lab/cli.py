@@ -18,10 +18,11 @@ from flowcheck.lab.lab_options import (
     SwitchKind,
     cluster_of,
 )
+from flowcheck.ops.command_app import CommandApp
 
 MORE = "Read on: flowcheck/lab/README.md"
 """Last line of each help text, as in cli/shared_options.py (which this module cannot import)."""
-app = typer.Typer(
+app = CommandApp(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     epilog=MORE,

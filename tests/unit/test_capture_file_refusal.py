@@ -118,3 +118,12 @@ def test_a_missing_capture_is_told_with_those_that_are_there(tmp_path: Path) -> 
         (tmp_path / name).touch()
     found = refused(tmp_path / "c.pcap")
     assert found.is_any_of(problems.IS_MISSING) and found.arguments["there"] == "a.pcapng, b.pcap"
+
+
+def test_a_missing_capture_with_none_beside_it_is_told_not_to_exist(tmp_path: Path) -> None:
+    for path in (tmp_path / "c.pcap", tmp_path / "none" / "c.pcap"):
+        found = refused(path)
+        assert found.is_any_of(problems.IS_MISSING)
+        assert str(found).startswith(f"{path}: does not exist; ")
+        assert "has no capture file" not in str(found)
+    assert "that folder does not exist" in str(found)

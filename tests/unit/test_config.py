@@ -17,6 +17,7 @@ from flowcheck.config import (
     load_job,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_files import NOT_TEXT
 from flowcheck.findings.catalog.refused_optimizers import (
     BETAS,
@@ -108,6 +109,9 @@ def test_only_files_make_the_chain_wait_instead_of_dropping() -> None:
         ("learning_rate", "lr", DID_YOU_MEAN("optimizer.learning_rate")),
         ("engines", "engine", DID_YOU_MEAN("source.engines")),
         ("[optimizer]", "[optimiser]", DID_YOU_MEAN("optimizer")),
+        ("[optimizer]", '[persist]\nfodler = "x"\n[optimizer]', DID_YOU_MEAN("persist.target")),
+        ("[optimizer]", '[persist]\nfolder = "x"\n[optimizer]', DID_YOU_MEAN("persist.target")),
+        ("[optimizer]", '[persist]\nfromat = "x"\n[optimizer]', DID_YOU_MEAN("persist.format")),
         ("[optimizer]", "[optimizer]\njobs = 2", ABOVE_TABLES("jobs")),
     ],
 )
@@ -247,8 +251,11 @@ def test_a_job_without_a_source_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
     refused(tmp_path, "a = = b", NOT_TOML)
-    with refused_as(UNREADABLE, kind=ConfigError, value=re.compile(r"absent\.toml")):
+    with refused_as(FILE_MISSING, kind=ConfigError, file=re.compile(r"absent\.toml")):
         load_job(tmp_path / "absent.toml")
+    (tmp_path / "job.toml").touch()
+    with refused_as(UNREADABLE, kind=ConfigError, value=re.compile(r"job\.toml/below\.toml")):
+        load_job(tmp_path / "job.toml" / "below.toml")
     (tmp_path / "binary.toml").write_bytes(b"\x00\xfe\x00")
     with refused_as(NOT_TEXT, kind=ConfigError):
         load_job(tmp_path / "binary.toml")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.core import TyperArgument, TyperGroup
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from flowcheck.cli import app
 
@@ -66,3 +67,12 @@ def test_an_option_says_what_it_does(name: str) -> None:
 
 def test_an_example_with_an_unknown_option_is_found() -> None:
     assert wrong_words("flowcheck switch apply --os tc --sauce eth1 -- --own") == ["--sauce"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_switch_has_no_type(name: str) -> None:
+    """`--json <bool>` reads as if a value were to follow."""
+    words = name.split()[1:]
+    shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "160"})
+    assert shown.exit_code == 0 and "--help" in shown.output
+    assert not re.search(r"bool", shown.output, re.IGNORECASE)

@@ -44,7 +44,7 @@ def told(err: str) -> dict[str, Any]:
     [
         (("doctor", "--need-gib", "nan"), "--need-gib", "option.memory_size", {"most": 1 << 20}),
         (("plan", "net.py:make", "--world", "1"), "--world", "plan.two_ranks", {}),
-        (("up", "/none.toml"), "job file", "setting.file_unreadable", None),
+        (("up", "/dev/null/none.toml"), "job file", "setting.file_unreadable", None),
         (
             ("switch", "render", "--os", "eox", "--source", "a"),
             "--os",
@@ -87,8 +87,25 @@ def test_a_missing_chain_is_an_error_of_its_own(words: tuple[str, ...]) -> None:
     ("words", "code", "arguments"),
     [
         (("doctor", "--frob"), "usage.unknown_option", {"option": "--frob"}),
-        (("analyze",), "usage.missing_parameter", {"parameter": "files"}),
-        (("switch", "check", "--os", "eos"), "usage.missing_parameter", {"parameter": "--source"}),
+        (
+            ("analyze",),
+            "usage.missing_parameter",
+            {"parameter": "files", "metavar": "FILE...", "usage": "FILE..."},
+        ),
+        (
+            ("switch", "check", "--os", "eos"),
+            "usage.missing_parameter",
+            {
+                "parameter": "--source",
+                "metavar": "PORT[:rx|tx|both]",
+                "usage": "--source PORT[:rx|tx|both]",
+            },
+        ),
+        (
+            ("restore", "--format", "torch"),
+            "usage.missing_parameter",
+            {"parameter": "--out", "metavar": "OUT", "usage": "--out OUT"},
+        ),
         (("replay", "x", "--speed", "fast"), "usage.wrong_parameter", {"parameter": "--speed"}),
         (("replay", "x", "--jobs", "0"), "usage.wrong_parameter", {"parameter": "--jobs"}),
         (("doctr",), "usage.refused", {}),
@@ -104,6 +121,29 @@ def test_a_command_line_that_cannot_be_read_is_a_code_too(
     assert finding["arguments"].items() >= arguments.items()
     assert "--help" in line["remedy"]
     assert flowcheck(*words)[0] == 2, "as without --json"
+
+
+def test_a_missing_parameter_is_told_in_our_words() -> None:
+    """The library's own sentence ("Missing option ...") differs from release to release."""
+    finding = error_of("restore", "--format", "torch", "--json")["finding"]
+    assert finding["sentence"] == "--out OUT is missing"
+    assert set(finding["arguments"]) == {"usage", "parameter", "metavar", "command"}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("up", "/none.toml"), "job file"),
+        (("plan", "/none.toml"), "job file"),
+        (("ports", "/none.toml"), "layout file"),
+    ],
+)
+def test_a_file_that_is_not_there_is_told_plainly(words: tuple[str, ...], what: str) -> None:
+    code, out, err = flowcheck(*words)
+    assert (code, out) == (2, "") and f"flowcheck: {what} /none.toml does not exist\n" in err
+    finding = error_of(*words, "--json")["finding"]
+    assert finding["code"] == "setting.file_missing"
+    assert finding["arguments"] == {"key": what, "file": "/none.toml"}
 
 
 def test_the_remedy_is_that_of_the_page(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -15,12 +16,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.how_chains_end import (
     LEFT_BY_SEVERAL,
     LEFT_REMOVABLE,
+    LEFT_WITH_REPLAY,
     LEFT_WITH_REPLICA,
 )
+from flowcheck.findings.catalog.refused_options import LEFTOVERS_ALONE
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.ops.watch.state.chain_state import StageState
@@ -102,6 +106,63 @@ def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
     assert leftover_memory.summary_findings(leftover_memory.find_leftover_memory()) == []
 
 
+def pasted(line: str) -> list[str]:
+    """The words of the first command that a line shows, as a shell reads them."""
+    program, *words = shlex.split(line.split("`")[1])
+    assert program == "flowcheck"
+    return words
+
+
+def test_the_command_that_status_prints_acts_on_that_run_alone(tmp_path: Path, shm: Path) -> None:
+    memories = {name: killed(tmp_path / name, shm) for name in ("a b", "c")}
+    told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
+    (line,) = [one for one in told if f"the chain in {tmp_path}/a b was" in one]
+    words = pasted(line)
+    assert words == ["down", "--run", str(tmp_path / "a b")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert not memories["a b"].exists() and memories["c"].is_dir()
+
+
+def test_the_command_for_memory_of_no_run_stops_no_chain(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, kept = killed(tmp_path / "r", shm, "replica"), killed(tmp_path / "kept", shm)
+    (tmp_path / "r" / "memory").unlink()
+    monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "live")
+    command = [sys.executable, "-c", MAKE, str(tmp_path / "live"), str(shm), "live"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as live:
+        assert live.stdout is not None and live.stdin is not None
+        of_live = Path(live.stdout.readline().strip())
+        told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
+        (line,) = [one for one in told if str(memory) in one]
+        done = CliRunner().invoke(app, pasted(line))
+        assert done.exit_code == 0 and str(memory) in done.stdout
+        assert live.poll() is None and of_live.is_dir()
+        assert not memory.exists() and kept.is_dir()
+        (one,) = json.loads(CliRunner().invoke(app, [*pasted(line), "--json"]).stdout)["left"]
+        assert one["arguments"]["run"] == str(tmp_path / "kept")
+        live.stdin.close()
+    refused = CliRunner().invoke(app, ["down", "--leftovers", "--run", str(tmp_path / "live")])
+    assert isinstance(refused.exception, ConfigError)
+    assert refused.exception.right == LEFTOVERS_ALONE()
+
+
+def test_a_killed_replay_is_told_to_be_replayed(tmp_path: Path, shm: Path) -> None:
+    """There is no job that `up` could follow again."""
+    for name, source in (("replay", {"file": "/c.pcap"}), ("live", {"interface": "eth1"})):
+        killed(tmp_path / name, shm, "replica")
+        settings = {"source": [source], "optimizer": {"name": "sgd", "learning_rate": 0.1}}
+        (tmp_path / name / "config.json").write_text(json.dumps(settings | {"ring": {}}))
+    found = {one.run: one.finding for one in leftover_memory.find_leftover_memory()}
+    replay, live = found[tmp_path / "replay"], found[tmp_path / "live"]
+    assert replay.is_any_of(LEFT_WITH_REPLAY) and live.is_any_of(LEFT_WITH_REPLICA)
+    assert f"flowcheck replay FILE... --run {tmp_path}/replay --out FOLDER" in replay.remedy
+    assert f"flowcheck up JOB.toml --run {tmp_path}/live" in live.remedy
+    assert "flowcheck up" not in replay.remedy
+
+
 def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
     tmp_path: Path, shm: Path
 ) -> None:
@@ -132,7 +193,7 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
     (tmp_path / "r" / "memory").unlink()
     done = cleared(tmp_path / "other")
     assert done.removed == [] and done.kept[0].finding.is_any_of(LEFT_REMOVABLE)
-    assert "`flowcheck down` removes it" in str(done.kept[0].finding)
+    assert "`flowcheck down --leftovers` removes it" in str(done.kept[0].finding)
     assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
 
 

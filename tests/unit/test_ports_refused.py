@@ -34,6 +34,7 @@ from flowcheck.findings.catalog.refused_layouts import (
 )
 from flowcheck.findings.catalog.refused_mirror_sessions import MULTICAST
 from flowcheck.findings.catalog.refused_settings import AT_LEAST, DID_YOU_MEAN
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import load_layout
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 
 
@@ -138,3 +139,14 @@ def test_a_monitor_is_named_by_its_key_of_the_file(
     tree["monitor"] = [{"switch": "leaf", "gbps": 400} | monitor]
     with refused_as(wanted, kind=ConfigError):
         choose(tmp_path, tree, os="nxos")
+
+
+def test_an_unknown_key_is_told_before_what_the_file_lacks(tmp_path: Path) -> None:
+    """A file of another kind, or a misspelt table: that no cable is stated says less."""
+    path = tmp_path / "layout.toml"
+    path.write_text("nodes = 4\ngpus = 2\ncolour = 1\n[[cabel]]\nnic = 0\n")
+    with pytest.raises(ConfigError) as refused:
+        load_layout(path)
+    assert refused.value.key == "colour"
+    (other,) = refused.value.right.arguments["others"]
+    assert other.arguments["key"] == "cabel" and "cable" in str(other)

@@ -34,12 +34,12 @@ REASON_FUNCTIONS = re.compile(
 WRAPS = {"why", "reason", "reasons", "right", "fault", "fact", "failure", "needed"}
 """Arguments that hold the finding which says what is wrong: that one has the remedy."""
 ADVISES = re.compile(
-    r"(?:[:;.(] |\bthen )`?(?:add|apply|ask|build|call|capture|cd|check|choose|chmod|chown|"
-    r"configure|convert|correct|create|cut|delete|disable|do not|end it|fix|free|give|have its|"
-    r"increase|install|leave|look|lower|make|mirror|mount|move|name|open|pass|pick|pip install|put|"
-    r"raise|read|remove|rename|replace|reserve|restore|run|save|see|set|shorten|start|state(?! of)|"
-    r"stop|take|try|turn|unpack|update|upgrade|use|wait|write)\b(?! [a-z ]*\bis\b)"
-    r"|, or (?:give|leave|lower|name|stop|use)\b"
+    r"(?:[:;.(] |\bthen )`?(?:add|apply|ask|build|call|capture(?! files)|cd|check|choose|"
+    r"chmod|chown|configure|convert|correct|create|cut|delete|disable|do not|end it|fix|free|"
+    r"give|have its|increase|install|leave|look|lower|make|mirror|mount|move|name|open|pass|"
+    r"pick|pip install|put|raise|read|remove|rename|replace|reserve|restore|run|save|see|set|"
+    r"shorten|start|state(?! of)|stop|take|try|turn|unpack|update|upgrade|use|wait|"
+    r"write)\b(?! [a-z ]*\bis\b)|, or (?:give|leave|lower|name|stop|use)\b"
 )
 """What to do, in a sentence: its place is the remedy. Word by word, as sentences have them."""
 

@@ -136,7 +136,7 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
     monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job.with_name("none"))])
     with pytest.raises(SystemExit):
         cli_main()
-    assert "cannot be read" in json.loads(capsys.readouterr().err)["message"]
+    assert "does not exist" in json.loads(capsys.readouterr().err)["message"]
     set_message_format(LogConfig())
 
 

@@ -119,7 +119,6 @@ def test_an_error_of_the_script_tells_its_file_and_line(
         load_model(f"{script}:make", [], dtype=None, loss=None)
     place = RAISED_IN_FILE(file=script.resolve(), line=line)
     assert caught.value.right.arguments["place"] == place
-    assert str(caught.value).endswith(f", raised in {script.resolve()}, line {line}")
 
 
 def test_an_error_that_no_line_of_the_script_raises_has_no_place(tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_an_error_that_no_line_of_the_script_raises_has_no_place(tmp_path: Path)
     with pytest.raises(ConfigError) as caught:
         load_callable("MODEL", f"{tmp_path / 'net.py'}:make")
     assert caught.value.right.arguments["place"] is None
-    assert "(net.py, line 1)" in str(caught.value)
+    assert "(net.py, line 1)" in str(caught.value.right.arguments["error"])
 
 
 def test_a_package_is_looked_up_from_where_the_command_runs(

@@ -47,6 +47,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.catalog.restored_state import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.findings.catalog.unreadable_checkpoints import UNFINISHED
+from flowcheck.ops.restore import verify_command
 from flowcheck.ops.restore.step_lookup import step_in_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import latest_pointer
@@ -196,6 +197,21 @@ def test_what_is_no_output_of_ours_is_refused_with_a_sentence(tmp_path: Path) ->
     torch.save({}, tmp_path / "foreign.pt")
     with refused_as(MANIFEST_UNREADABLE, manifest="foreign.pt.manifest.json"):
         verify(tmp_path / "foreign.pt")
+    with pytest.raises(StateError) as refused:
+        verify(tmp_path / "foreign.pt")
+    for expected in ("step-N folder", "`latest`", "foreign.pt.manifest.json beside it"):
+        assert expected in refused.value.finding.remedy
+
+
+def test_one_file_is_no_files(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = verify(written)[1]
+    told = json.loads((written / MANIFEST).read_text())
+    files, tensors = len(told["files"]), len(told["tensors"])
+    assert files > 1 and f", {files} files, {tensors} tensors: " in text
+    whole = load_manifest(written)
+    alone = {key: dict([*getattr(whole, key).items()][:1]) for key in ("files", "tensors")}
+    verify_command._print(written, msgspec.structs.replace(whole, **alone), [])
+    assert ", 1 file, 1 tensor: " in capsys.readouterr().out
 
 
 def test_a_manifest_may_not_speak_of_files_outside_its_folder(

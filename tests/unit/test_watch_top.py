@@ -22,6 +22,7 @@ from test_watch_server import recorded
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.run_directories import FOUND_NOTHING, NO_CHAIN_STARTED
 from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.lifecycle.status_command import print_state
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.top_command import FittedFrame, screen_parts
 from flowcheck.stages.chain_events.heartbeat import write_beat
@@ -45,6 +46,21 @@ def test_a_frame_says_in_words_what_the_state_says() -> None:
     for stage in state.stages:
         assert stage.name in text and str(stage.pid) in text
     assert "EXACT" in shown(recorded()) and "LOST" not in shown(recorded())
+
+
+def test_status_in_a_pipe_has_whole_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program reads it: there is no width to cut it to."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    state = recorded("state-lost.json")
+    rings = tuple(msgspec.structs.replace(one, huge_pages=True, head=10**15) for one in state.rings)
+    print_state(msgspec.structs.replace(state, rings=rings), [])
+    lines = capsys.readouterr().out.splitlines()
+    titles = next(line for line in lines if "parse lag" in line)
+    assert "extract lag" in titles and "last frame" in titles and "memory" in titles
+    assert len([line for line in lines if "2 MiB pages" in line]) == len(rings) > 0
+    assert not any("\u2026" in line for line in lines)
 
 
 def fitted(state: ChainState, width: int, height: int) -> list[str]:
@@ -122,10 +138,22 @@ def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:
 
 
 def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
+    settings = {"source": [{"file": "/c.pcap"}], "ring": {}}
+    settings["optimizer"] = {"name": "sgd", "learning_rate": 0.1}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
+    assert done.stdout.startswith("STALE") and done.stdout.count("has ended") == 1
+
+
+def test_a_chain_that_was_never_started_is_told_once(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
+    assert done.returncode == 2 and done.stdout == ""
     assert str(NO_CHAIN_STARTED(tmp_path / "none", FOUND_NOTHING())) in done.stderr
+    assert done.stderr.count("no chain was started") == 1
+    assert f"`flowcheck up JOB.toml --run {tmp_path}/none`" in done.stderr
 
 
 def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Path) -> None:

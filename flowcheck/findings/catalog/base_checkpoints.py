@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
-UP = "Run `flowcheck up JOB.toml`."
+UP = "Run `flowcheck up JOB.toml{this_run!o}`."
 
 # How the base of a job is known.
 SAME_PARAMETERS = Entry(
@@ -21,7 +21,8 @@ AS_STATED = Entry(
 OF_WHICH_JOB_OPEN = Entry(
     "base.of_which_job_open",
     "{file}: which of the jobs it is the base of is unknown ({reasons})",
-    remedy="Name the job: `flowcheck base FILE --run RUN/jobs/N`.",
+    also=("run",),
+    remedy="Name the job: `--run {run!q}/jobs/N`.",
 )
 OF_SEVERAL_JOBS = Entry(
     "base.of_several_jobs",
@@ -33,18 +34,20 @@ OF_JOB = Entry("base.of_job", "job {number}: {why}")
 CHAIN_HAS_ENDED = Entry(
     "base.chain_has_ended",
     "{run}: the chain there has ended, so no base is awaited",
-    remedy="`flowcheck status --run {run!q}` shows how it ended and what it kept; `flowcheck up "
-    "JOB.toml` follows the job again.",
+    remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck up "
+    "JOB.toml{this_run!o}` follows the job again.",
 )
 NO_JOB_YET = Entry(
     "base.no_job_yet",
     "{run}: no job has been learned yet, so no base is awaited",
-    remedy="`flowcheck status` shows what learning waits for; give the base when it shows a job.",
+    remedy="`flowcheck status{this_run!o}` shows what learning waits for; give the base when it "
+    "shows a job.",
 )
 STATE_KNOWN = Entry(
     "base.state_known",
     "{run}: the replica's state is known, so no base is awaited",
-    remedy="Nothing is to be done. `flowcheck audit FILE` compares the replica with the file.",
+    remedy="Nothing is to be done. `flowcheck audit FILE{this_run!o}` compares the replica with "
+    "the file.",
 )
 NO_UPDATER = Entry(
     "base.no_updater",
@@ -79,16 +82,17 @@ PLACE_UNKNOWN = Entry(
     "base.place_unknown",
     "{run}: the job was joined midstream; its steps {first} to {last} since then are "
     "logged, but no frame shows which of them follows this file",
-    remedy="Give the trainer's next checkpoint too (`flowcheck base FILE --then LATER`), or "
-    "state after how many logged steps it was written (`flowcheck base FILE --after N`).",
+    remedy="Give the trainer's next checkpoint too (`flowcheck base FILE --then LATER{run!o}`), "
+    "or state after how many logged steps it was written (`flowcheck base FILE --after "
+    "N{run!o}`).",
 )
 PLACE_NOT_LOGGED = Entry(
     "base.place_not_logged",
     "{run}: steps {first} to {last} since the job was joined are logged, but not the one that "
     "follows --after {after}",
     cause="The step after which the file was written is not in the gradient log.",
-    remedy="Give a checkpoint written within those steps; `flowcheck status` shows which are "
-    "logged.",
+    remedy="Give a checkpoint written within those steps; `flowcheck status{this_run!o}` shows "
+    "which are logged.",
 )
 BASE_REFUSED = Entry(
     "base.refused",
@@ -145,8 +149,8 @@ STEP_NOT_REACHED = Entry(
     "{file}: is of step {step}, but the replica of {run} is at step {at} and did not get there "
     "within {limit_s} s",
     cause="The trainer wrote the file before the replica had applied that step.",
-    remedy="`flowcheck status` shows whether the replica goes on; when it has reached the step, "
-    "run the command again.",
+    remedy="`flowcheck status{this_run!o}` shows whether the replica goes on; when it has reached "
+    "the step, run the command again.",
 )
 FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
 
@@ -155,8 +159,7 @@ AUDITED_JOB_OPEN = Entry(
     "audit.of_which_job_open",
     "{file}: which of the jobs it belongs to is unknown ({reasons})",
     also=("run",),
-    remedy="Name the job: `flowcheck audit FILE --run {run!q}/jobs/N` compares the file with "
-    "job N.",
+    remedy="Name the job: `--run {run!q}/jobs/N` compares the file with job N.",
 )
 EQUAL_TO_SEVERAL = Entry(
     "audit.equal_to_several",
@@ -177,7 +180,7 @@ STEP_UNKNOWN = Entry(
     "audit.step_unknown",
     "{file}: nothing in it says at which step it was written: its optimizer keeps no "
     "state, and it holds no step counter",
-    remedy="State the step: `flowcheck audit FILE --step N`.",
+    remedy="State the step: `flowcheck audit FILE --step N{this_run!o}`.",
 )
 OTHER_STEP = Entry(
     "audit.other_step",

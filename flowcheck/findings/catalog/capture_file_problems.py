@@ -73,9 +73,9 @@ IS_TOO_SHORT = Entry(
 )
 IS_MISSING = Entry(
     "captured.is_missing",
-    "{path}: no such file; {folder} has {there}",
+    "{path}: does not exist; capture files in {folder}: {there}",
     cause="The path is misspelt, or the file was moved.",
-    remedy="Name one of those, or correct the path.",
+    remedy="Correct the path; a relative one begins at the working directory (`pwd`).",
 )
 IS_UNREADABLE = Entry(
     "captured.is_unreadable",
@@ -126,7 +126,7 @@ LOSS_STOPS_REPLICA = Entry(
     "before step {first}. Find where copies are dropped (`flowcheck switch check --os OS --source "
     "PORT --monitor PORT --source-gbps N --monitor-gbps N`), or mirror a "
     "second port that carries the same chunks; a live chain goes on behind the loss with two later "
-    "checkpoints of the trainer (`flowcheck base FILE --then LATER`)",
+    "checkpoints of the trainer (`flowcheck base FILE --then LATER{this_run!o}`)",
     section="loss",
     cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
     "of the table of flows says on which connection.",
@@ -137,8 +137,8 @@ LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights "
     "(of the job of communicator {communicator}): no replica can begin from them",
-    remedy="Give it a checkpoint of the trainer (`flowcheck base FILE`), or start the job again "
-    "while the capture runs.",
+    remedy="Give it a checkpoint of the trainer (`flowcheck base FILE{this_run!o}`), or start "
+    "the job again while the capture runs.",
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",

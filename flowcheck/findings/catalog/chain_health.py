@@ -9,7 +9,9 @@ _FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it
 # Of the chain: its processes, its ports, what cannot be read.
 
 NOT_READ = Entry("health.not_read", "it is being read")
-NO_CHAIN = Entry("health.no_chain", "no chain was started there: `flowcheck up JOB.toml`")
+NO_CHAIN = Entry(
+    "health.no_chain", "no chain was started there: `flowcheck up JOB.toml{this_run!o}`"
+)
 READ_FAILED = Entry(
     "health.read_failed",
     "{what} cannot be read just now: {error}",
@@ -19,7 +21,7 @@ NOT_READABLE = Entry(
     "health.not_readable",
     "{path}: {error}",
     cause="The chain runs as another user.",
-    remedy="Run `flowcheck status` as the chain's user or as root.",
+    remedy="Run `flowcheck status{this_run!o}` as the chain's user or as root.",
 )
 PROBLEMS = Entry("health.problems", "{problems}")
 NO_JOB = Entry("health.no_job", "no job can be read")
@@ -28,16 +30,16 @@ SUPERVISOR_GONE = Entry(
     "health.supervisor_gone",
     "the supervisor is gone: nothing is captured; the replica is still in memory",
     cause="The supervisor was killed; nothing follows the job.",
-    remedy="`flowcheck up JOB.toml` saves the replica and follows the job again; "
-    "`flowcheck restore --template FILE --out FILE` gives "
-    "the step at once.",
+    remedy="`flowcheck down{this_run!o}` saves the replica as a checkpoint, and so does "
+    "`flowcheck up JOB.toml{this_run!o}`, which follows a live job again; "
+    "`flowcheck restore{this_run!o} --template FILE --out FILE` gives the step at once.",
 )
 SUPERVISOR_HANGS = Entry(
     "health.supervisor_hangs",
     "the supervisor does not respond: its last heartbeat is {seconds} s old",
     cause="The supervisor is stopped or gets no processor.",
-    remedy="See its process (`ps`), the load and the memory; if it stays, `flowcheck down`, then "
-    "`flowcheck up JOB.toml`.",
+    remedy="See its process (`ps`), the load and the memory; if it stays, `flowcheck "
+    "down{this_run!o}`, then `flowcheck up JOB.toml{this_run!o}`.",
 )
 HEARTBEAT_BEFORE_BOOT = Entry(
     "health.heartbeat_before_boot",
@@ -45,7 +47,7 @@ HEARTBEAT_BEFORE_BOOT = Entry(
     cause="The machine was restarted since, and the replica's memory is gone.",
     remedy="`flowcheck restore --checkpoint FOLDER --template FILE --out FILE` gives the last "
     "saved "
-    "step; `flowcheck up JOB.toml` "
+    "step; `flowcheck up JOB.toml{this_run!o}` "
     "follows the job again.",
 )
 CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
@@ -101,12 +103,12 @@ AUDIT_FAILED_AT = Entry(
     section="replica",
     cause="The replica's bits are not those of the trainer's file.",
     remedy="Compare `[optimizer]` with the script: the first tensor that differs names the group. "
-    "Then `flowcheck base FILE` goes on from the trainer's own bits.",
+    "Then `flowcheck base FILE{this_run!o}` goes on from the trainer's own bits.",
 )
 NEVER_AUDITED = Entry(
     "health.never_audited",
-    "never audited: compare the replica with a checkpoint of the trainer, `flowcheck audit FILE "
-    "--run {run!q}`",
+    "never audited: compare the replica with a checkpoint of the trainer, `flowcheck audit "
+    "FILE{run!o}`",
     section="replica",
     cause="Nothing contradicts the replica, and nothing proved it either.",
     remedy="Audit it with the first checkpoint that the trainer writes.",
@@ -118,20 +120,21 @@ OLDER_PARAMETERS = Entry(
 )
 BASE_MISSING = Entry(
     "health.base_missing",
-    "the job began with an unknown state: give it with `flowcheck base FILE`",
+    "the job began with an unknown state: give it with `flowcheck base FILE{this_run!o}`",
     section="replica",
     cause="The trainer resumed from a file FlowCheck never saw.",
-    remedy="Give that file: `flowcheck base FILE`.",
+    remedy="Give that file: `flowcheck base FILE{this_run!o}`.",
 )
 BASE_MISSING_LOGGED = Entry(
     "health.base_missing_logged",
     "the job was joined midstream; its steps {first} to {last} since then are logged: with two "
-    "checkpoints of the trainer, `flowcheck base FILE --then LATER` makes the replica go on",
+    "checkpoints of the trainer, `flowcheck base FILE --then LATER{this_run!o}` makes the replica "
+    "go on",
 )
 BASE_MISSING_NONE_LOGGED = Entry(
     "health.base_missing_none_logged",
     "the job was joined midstream; nothing is logged yet: with two checkpoints of the trainer, "
-    "`flowcheck base FILE --then LATER` makes the replica go on",
+    "`flowcheck base FILE --then LATER{this_run!o}` makes the replica go on",
 )
 STAYS_FOR_BASE = Entry("health.stays_for_base", "the replica stays at step {step}; {base}")
 STAYS_BEFORE_LOST = Entry(
@@ -142,8 +145,7 @@ LOST_STEP = Entry(
     "health.lost_step",
     "step {step} was lost: {why}; the replica stays before it, until the job starts again from "
     "one of its steps, or two checkpoints that the trainer writes from now on are given: "
-    "`flowcheck "
-    "base FILE --then LATER`",
+    "`flowcheck base FILE --then LATER{this_run!o}`",
 )
 
 # Of what arrives.
@@ -170,16 +172,16 @@ PACKETS_MISSING = Entry(
     "{packets:,} packets of step {step} are missing so far: the replica waits for them at step "
     "{replica_step}, {lag} steps behind the wire",
     cause=_FRAMES_LOST,
-    remedy="`flowcheck status` shows where frames are lost; see the monitor port and `flowcheck "
-    "doctor`.",
+    remedy="`flowcheck status{this_run!o}` shows where frames are lost; see the monitor port and "
+    "`flowcheck doctor`.",
 )
 PACKETS_OF_STEPS_MISSING = Entry(
     "health.packets_of_steps_missing",
     "{packets:,} packets of {steps} steps are missing so far: the replica waits for them at step "
     "{replica_step}, {lag} steps behind the wire",
     cause=_FRAMES_LOST,
-    remedy="`flowcheck status` shows where frames are lost; see the monitor port and `flowcheck "
-    "doctor`.",
+    remedy="`flowcheck status{this_run!o}` shows where frames are lost; see the monitor port and "
+    "`flowcheck doctor`.",
 )
 NOT_PLACED = Entry(
     "health.not_placed",

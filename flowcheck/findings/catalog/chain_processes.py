@@ -27,7 +27,7 @@ STAGE_GAVE_UP = Entry(
     "stage {stage} gave up; {log}",
     cause="The stage ended and could not be started again.",
     remedy="Read its log in the run directory; correct what its last line names, then `flowcheck "
-    "up JOB.toml` again.",
+    "up JOB.toml{this_run!o}` again.",
 )
 STAGE_KEEPS_DYING = Entry(
     "process.stage_keeps_dying",
@@ -75,12 +75,14 @@ BROKE = Entry(
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
     "the process that starts captures is gone",
-    remedy="Stop the chain (`flowcheck down`) and start it again (`flowcheck up JOB.toml`).",
+    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
+    "JOB.toml{this_run!o}`).",
 )
 CAPTURE_STARTER_FAILED = Entry(
     "process.capture_starter_failed",
     "the process that starts captures is gone ({error})",
-    remedy="Stop the chain (`flowcheck down`) and start it again (`flowcheck up JOB.toml`).",
+    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
+    "JOB.toml{this_run!o}`).",
 )
 STAGE_UNKNOWN = Entry(
     "process.stage_unknown",
@@ -92,7 +94,8 @@ NUMBER_UNKNOWN = Entry(
     "process.number_unknown",
     "the chain has {count} {per}s, counted from 0",
     cause="The command names a stage that the job file does not have.",
-    remedy="Start the chain with `flowcheck up JOB.toml`, which numbers its stages itself.",
+    remedy="Start the chain with `flowcheck up JOB.toml{this_run!o}`, which numbers its stages "
+    "itself.",
 )
 SOCKET_PATH_TOO_LONG = Entry(
     "process.socket_path_too_long",
@@ -160,7 +163,7 @@ NO_CHECKPOINT = Entry(
     "saving.no_checkpoint",
     "no checkpoint in {target}: {reason}",
     cause="The last step of the chain could not be saved at the target.",
-    remedy="Mend the target; `flowcheck down` saves it while the replica is in memory.",
+    remedy="Mend the target; `flowcheck down{this_run!o}` saves it while the replica is in memory.",
 )
 STEP_TRIED_AGAIN = Entry(
     "saving.step_tried_again", "step {step} could not be saved: {reason}; it is tried again"

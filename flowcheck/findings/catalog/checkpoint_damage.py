@@ -45,7 +45,8 @@ NO_MANIFEST_FILE = Entry(
 MANIFEST_UNREADABLE = Entry(
     "manifest.unreadable",
     "{output}: not a complete checkpoint: cannot read {manifest}: {error}",
-    remedy="Name a finished step-N folder, or a folder whose `latest` names one.",
+    remedy="Name a finished step-N folder, a folder whose `latest` names one, or a file that "
+    "FlowCheck's restore wrote: it has its checksums in {manifest} beside it.",
 )
 NO_SUCH_CHECKPOINT = Entry(
     "manifest.no_checkpoint",

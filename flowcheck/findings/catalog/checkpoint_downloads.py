@@ -109,8 +109,8 @@ TRIED = Entry(
     "download.tried",
     "{url}: cannot be downloaded from, {tries} tries failed: {error}",
     cause="The network or the server failed each time.",
-    remedy="Check the server (`flowcheck status` there) and the network; the same command goes on "
-    "where it stopped.",
+    remedy="Check the server (`flowcheck status --run DIR` there) and the network; the same "
+    "command goes on where it stopped.",
 )
 GIVEN_UP = Entry(
     "download.given_up",
@@ -151,7 +151,7 @@ STEP_OF_NAME = Entry(
 NOTHING_DURABLE = Entry(
     "download.nothing_durable",
     "{url}: holds no finished checkpoint: it has no {latest} file",
-    remedy="Check the URL; `flowcheck status` of the chain shows when it last saved one.",
+    remedy="Check the URL; `flowcheck status --run DIR` of the chain shows when it last saved one.",
 )
 REMOVED = Entry(
     "download.removed",

@@ -11,9 +11,8 @@ PARAMETERS_ONLY = Entry(
     "parameters are gathered after every step as [sharded] style states, in the type they are sent "
     "in, and FlowCheck follows them without the optimizer's state",
     cause="Optimizer states of sharded training never cross the wire.",
-    remedy="Restore the parameters with `flowcheck restore --format safetensors --out FOLDER`; "
-    "the trainer's own checkpoint has the "
-    "rest.",
+    remedy="Restore the parameters with `flowcheck restore{this_run!o} --format safetensors --out "
+    "FOLDER`; the trainer's own checkpoint has the rest.",
 )
 NO_TWO_STEPS = Entry(
     "distributed_optimizer.no_two_steps",

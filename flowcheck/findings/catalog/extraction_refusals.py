@@ -6,7 +6,8 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 MIXED = "The files are of two chains, or of stages that were started with different job files."
-RESTART = "`flowcheck down` removes the chain's memory; then start it with `flowcheck up JOB.toml`."
+RESTART = "`flowcheck down{this_run!o}` removes the chain's memory; then start it with `flowcheck "
+"up JOB.toml{this_run!o}`."
 TORN = "Memory was changed by another program, or a file was copied while a chain ran."
 OWN_FAULT = "A plan that FlowCheck made contradicts the job's other tables: a fault of FlowCheck."
 REPORT = "Report it with the stage's log and the job's learned files of the run directory; the "

@@ -8,6 +8,12 @@ from flowcheck.findings.finding import Entry
 SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}{place}")
 SETTING_MISSING = Entry("setting.missing", "{key} is not set: {right}{place}")
 """place: where it stands, or is to stand; null: not in a file."""
+FILE_MISSING = Entry(
+    "setting.file_missing",
+    "{key} {file} does not exist",
+    cause="The path is misspelt, or the file was moved.",
+    remedy="Correct the path; a relative one begins at the working directory (`pwd`).",
+)
 IN_FILE = Entry("setting.in_settings_file", "; see {file}")
 AT_LINE = Entry("setting.at_line_of_file", "; see {file}, line {line}")
 BESIDE_SETTINGS = Entry(
@@ -19,7 +25,7 @@ BESIDE_SETTINGS = Entry(
 )
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
-# What the parser of command lines refuses, in its own words.
+# What the parser of command lines refuses; text: in its own words.
 
 CORRECT_VALUE = "Correct the value, or leave the setting out where it has a default."
 """Where the sentence says already what the value must be."""
@@ -28,8 +34,12 @@ UNKNOWN_OPTION = Entry(
     "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP
 )
 MISSING_PARAMETER = Entry(
-    "usage.missing_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
+    "usage.missing_parameter",
+    "{usage} is missing",
+    also=("parameter", "metavar", "command"),
+    remedy=SEE_HELP,
 )
+"""usage: as the command line has it, `--source PORT` or `FILE...`; metavar: its value there."""
 WRONG_PARAMETER = Entry(
     "usage.wrong_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
 )

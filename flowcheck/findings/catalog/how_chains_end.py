@@ -5,10 +5,9 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 _WHERE_LOST = (
-    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and, with the "
+    "`flowcheck status{this_run!o}` shows where frames are lost; `flowcheck doctor` and, with the "
     "options of its session, `flowcheck switch check --help` find the cause. `flowcheck base FILE "
-    "--then LATER` makes a replica that stopped go "
-    "on."
+    "--then LATER{this_run!o}` makes a replica that stopped go on."
 )
 
 # What kept the replica from following to the end.
@@ -26,8 +25,8 @@ CANNOT_BE_REBUILT = Entry(
     section="loss",
     cause="A part of its gradient cannot be had, for the reason in the middle; the replica stops "
     "at the last step that is right.",
-    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints makes it go "
-    "on; until then gradients are logged, if `[gradient_log]` has room.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
+    "checkpoints makes it go on; until then gradients are logged, if `[gradient_log]` has room.",
 )
 BYTES_NEVER_CAME = Entry(
     "lost_step.bytes_never_came",
@@ -45,19 +44,18 @@ LOST_AND_STAYS = Entry(
 )
 NO_BASE_AFTER_JOIN = Entry(
     "outcome.no_base_after_join",
-    "the job was joined midstream, and no base was given (`flowcheck base FILE --then LATER`): "
-    "none "
-    "of its steps since then was applied",
+    "the job was joined midstream, and no base was given (`flowcheck base FILE --then "
+    "LATER{this_run!o}`): none of its steps since then was applied",
     cause="A job that ran before FlowCheck has an unknown state.",
     remedy="Give two checkpoints of the trainer while the chain runs: `flowcheck base FILE --then "
-    "LATER`.",
+    "LATER{this_run!o}`.",
 )
 NO_BASE = Entry(
     "outcome.no_base",
-    "the job began with an unknown state, and nobody gave it with flowcheck base: none of its "
-    "steps was applied",
+    "the job began with an unknown state, and nobody gave it (`flowcheck base FILE{this_run!o}`): "
+    "none of its steps was applied",
     cause="The trainer resumed from a file that FlowCheck never saw.",
-    remedy="Give that file with `flowcheck base FILE` while the chain runs.",
+    remedy="Give that file with `flowcheck base FILE{this_run!o}` while the chain runs.",
 )
 NO_FRAME = Entry(
     "outcome.no_frame",
@@ -135,14 +133,14 @@ STAYS_IN_MEMORY = Entry(
     also=("run",),
     section="saving",
     cause="The chain has ended, and its last step is in shared memory alone.",
-    remedy="Make room, then `flowcheck down --run {run!q}` writes it; before the machine restarts.",
+    remedy="Make room, then `flowcheck down{run!o}` writes it; before the machine restarts.",
 )
 FAILED_AND = Entry("replica_kept.failed_and", "{failure}; and {then}")
 KEPT_NOWHERE = Entry(
     "replica_kept.nowhere",
     "the chain that ran in {run} was killed, and its replica can be written nowhere ({error})",
-    remedy="Make room and run the command again, or give the replica up: `flowcheck down --run "
-    "{run!q} --discard`.",
+    remedy="Make room and run the command again, or give the replica up: `flowcheck down{run!o} "
+    "--discard`.",
 )
 RESCUED = Entry("replica_kept.rescued", "the chain that ran in {run} was killed; {done}")
 REPLICA_KEPT = Entry("replica_kept.kept", "its replica is kept in {folders}")
@@ -160,30 +158,38 @@ STAGES_STILL_RUN = Entry(
     "replica_kept.stages_still_run",
     "stages of the killed chain still run: {stages}",
     also=("run",),
-    remedy="End them: `flowcheck down --run {run!q}`.",
+    remedy="End them: `flowcheck down{run!o}`.",
 )
 
 # Shared memory that killed chains left.
 
 LEFT_REMOVABLE = Entry(
     "leftovers.removable",
-    "a killed chain left {mib} MiB of shared memory in {memory}: `flowcheck down` removes it",
+    "a killed chain left {mib} MiB of shared memory in {memory}: `flowcheck down --leftovers` "
+    "removes it",
 )
 LEFT_BY_CHAIN = Entry(
     "leftovers.by_chain",
-    "the chain in {run} was killed and left {mib} MiB of shared memory: `flowcheck down --run "
-    "{run!q}`",
+    "the chain in {run} was killed and left {mib} MiB of shared memory: `flowcheck down{run!o}`",
 )
 LEFT_WITH_REPLICA = Entry(
     "leftovers.with_replica",
     "the chain in {run} was killed and left {mib} MiB of shared memory with its replica: "
-    "`flowcheck down --run {run!q}`",
+    "`flowcheck down{run!o}`",
     section="processes",
     cause="A supervisor was killed (kill -9, out of memory); its replica is still in memory.",
-    remedy="`flowcheck restore --run {run!q} --template FILE --out FILE` gives the step back at "
-    "once; "
-    "`flowcheck up JOB.toml` or `flowcheck down --run {run!q}` "
-    "write it as a checkpoint first.",
+    remedy="`flowcheck restore{run!o} --template FILE --out FILE` gives the step back at once; "
+    "`flowcheck up JOB.toml{run!o}` or `flowcheck down{run!o}` write it as a checkpoint first.",
+)
+LEFT_WITH_REPLAY = Entry(
+    "leftovers.with_replica_of_replay",
+    "the replay in {run} was killed and left {mib} MiB of shared memory with its replica: "
+    "`flowcheck down{run!o}`",
+    section="processes",
+    cause="The supervisor of a replay was killed; its replica is still in memory.",
+    remedy="`flowcheck restore{run!o} --template FILE --out FILE` gives the step back at once; "
+    "`flowcheck replay FILE... --run {run!q} --out FOLDER` or `flowcheck down{run!o}` write it as "
+    "a checkpoint first.",
 )
 LEFT_BY_SEVERAL = Entry(
     "leftovers.by_several",

@@ -36,7 +36,7 @@ NO_WHOLE_ITERATION = Entry(
     "job.no_whole_iteration",
     "no whole iteration after the bucket plan was seen yet",
     cause="Each iteration so far has gaps, or the job pauses.",
-    remedy="Wait one iteration; see where frames are lost (`flowcheck status`).",
+    remedy="Wait one iteration; see where frames are lost (`flowcheck status{this_run!o}`).",
 )
 ONE_ITERATION = Entry(
     "job.one_iteration",
@@ -64,7 +64,7 @@ NO_COMPLETION = Entry(
     "point-to-point sends complete some all-reduces, and are missing for others",
     cause="Some sends that complete a collective are missing, or it is of another kind.",
     remedy="Mirror both directions of the port, and see where frames are lost (`flowcheck "
-    "status`).",
+    "status{this_run!o}`).",
 )
 ADDED_STEP_OPEN = Entry(
     "job.added_step_open",
@@ -77,7 +77,8 @@ SEARCH_BROKEN_OFF_AFTER_LOSS = Entry(
     "too much was lost to try every reading: the search was broken off, and what is reported may "
     "be incomplete",
     cause="Too many frames are missing to tell what was sent.",
-    remedy="See where frames are lost (`flowcheck status`, `flowcheck doctor`) and capture again.",
+    remedy="See where frames are lost (`flowcheck status{this_run!o}`, `flowcheck doctor`) and "
+    "capture again.",
 )
 SEARCH_BROKEN_OFF = Entry(
     "job.search_broken_off",
@@ -141,7 +142,8 @@ FIRST_ITERATIONS_OPEN = Entry(
     "job.first_iterations_open",
     "sends were lost before the first iterations: where these begin is not sure",
     cause="The first iterations were seen with gaps.",
-    remedy="See where frames are lost (`flowcheck status`); later iterations are tried as well.",
+    remedy="See where frames are lost (`flowcheck status{this_run!o}`); later iterations are "
+    "tried as well.",
 )
 
 # What was read.

@@ -36,11 +36,13 @@ NOT_FOLLOWED = Entry(
 )
 WAITS_FOR_BASE = Entry(
     "restart.waits_for_base",
-    "what a later incarnation of the job sends waits for a base (`flowcheck base FILE`): {reason}",
+    "what a later incarnation of the job sends waits for a base (`flowcheck base "
+    "FILE{this_run!o}`): {reason}",
 )
 WAITS_FOR_TWO_CHECKPOINTS = Entry(
     "restart.waits_for_two_checkpoints",
-    "what the job sends since waits for a base (`flowcheck base FILE --then LATER`): {reason}",
+    "what the job sends since waits for a base (`flowcheck base FILE --then LATER{this_run!o}`): "
+    "{reason}",
 )
 REPLICA_KEPT = Entry(
     "restart.replica_kept", "{what}; the replica's step {step} is kept as {folder}"
@@ -49,31 +51,30 @@ OTHER_KIND = Entry(
     "restart.other_kind",
     "one incarnation reduces whole gradients, the other one shards them",
     cause="The job came back with another way of training in parallel.",
-    remedy="`flowcheck down` and `flowcheck up JOB.toml` begin anew with the new job; the old "
-    "replica is "
-    "kept as a checkpoint.",
+    remedy="`flowcheck down{this_run!o}` and `flowcheck up JOB.toml{this_run!o}` begin anew with "
+    "the new job; the old replica is kept as a checkpoint.",
 )
 OTHER_PARAMETERS = Entry(
     "restart.other_parameters",
     "it has other parameters than the replica",
     cause="The job came back with another model.",
-    remedy="`flowcheck down` and `flowcheck up JOB.toml` begin anew with the new job; the old "
-    "replica is "
-    "kept as a checkpoint.",
+    remedy="`flowcheck down{this_run!o}` and `flowcheck up JOB.toml{this_run!o}` begin anew with "
+    "the new job; the old replica is kept as a checkpoint.",
 )
 OTHERWISE_USED = Entry(
     "restart.otherwise_used",
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
     "gradient",
     cause="The job came back with other settings of DistributedDataParallel.",
-    remedy="Start the trainer as before, or `flowcheck down` and `flowcheck up JOB.toml` begin "
-    "anew.",
+    remedy="Start the trainer as before, or `flowcheck down{this_run!o}` and `flowcheck up "
+    "JOB.toml{this_run!o}` begin anew.",
 )
 REJOINED_AFTER_GAP = Entry(
     "restart.rejoined_after_gap",
     "it went on while some of it was not seen, and was joined again",
     cause="Steps passed that no mirror brought.",
-    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
+    "checkpoints.",
 )
 WEIGHTS_OF_NO_STEP = Entry(
     "restart.weights_of_no_step",
@@ -133,7 +134,7 @@ STEP_NOT_REACHED = Entry(
     "anchor.step_not_reached",
     "the replica is at step {at}: step {step} was not applied yet",
     cause="The trainer wrote the file before the replica had applied that step.",
-    remedy="Give it again when `flowcheck status` shows that step.",
+    remedy="Give it again when `flowcheck status{this_run!o}` shows that step.",
 )
 STEP_BEFORE_JOB = Entry(
     "anchor.step_before_job",

@@ -33,8 +33,8 @@ WEIGHTS_NEVER_HELD = Entry(
     "following.weights_never_held",
     "a job that appeared began with weights that the replica never held",
     cause=_OTHER_MODEL_SEEN,
-    remedy="Give `flowcheck base FILE` with the checkpoint it began from, or follow it with a "
-    "chain of its own.",
+    remedy="Give `flowcheck base FILE{this_run!o}` with the checkpoint it began from, or follow "
+    "it with a chain of its own.",
 )
 WEIGHTS_OF_ANOTHER = Entry(
     "following.weights_of_another",
@@ -59,7 +59,7 @@ WEIGHTS_NOT_SEEN = Entry(
     cause="The start-up broadcast did not come whole: FlowCheck started late, or a part was lost "
     "on the way.",
     remedy="State the model and join the job midstream, or give the trainer's checkpoint with "
-    "`flowcheck base FILE`.",
+    "`flowcheck base FILE{this_run!o}`.",
     section="learning",
 )
 NOT_THE_BUCKET_PLAN = Entry(
@@ -114,7 +114,7 @@ NO_JOB_LEARNED = Entry("following.no_job_learned", "no job was learned: {reasons
 JOINED = Entry(
     "following.joined",
     "the job was joined midstream: its steps are logged from now on, and wait for a base: with "
-    "two checkpoints it writes from here on, `flowcheck base FILE --then LATER`",
+    "two checkpoints it writes from here on, `flowcheck base FILE --then LATER{this_run!o}`",
 )
 FURTHER_JOBS = Entry(
     "following.further_jobs",

@@ -6,10 +6,9 @@ from flowcheck.findings.finding import Entry
 
 _FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it."
 _WHERE_LOST = (
-    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and, with the "
+    "`flowcheck status{this_run!o}` shows where frames are lost; `flowcheck doctor` and, with the "
     "options of its session, `flowcheck switch check --help` find the cause. `flowcheck base FILE "
-    "--then LATER` makes a replica that stopped go "
-    "on."
+    "--then LATER{this_run!o}` makes a replica that stopped go on."
 )
 
 # Frames and packets.
@@ -29,13 +28,13 @@ FLOW_TABLE_FULL = Entry(
     "loss.flow_table_full",
     "the table of {flows:,} flows is full: {packets:,} packets of queue pairs that came later "
     "found no record and are not followed, so a job that begins now is not learned; see who else "
-    "sends through the mirrored ports, then `flowcheck down` and `flowcheck up JOB.toml` begin an "
-    "empty table",
+    "sends through the mirrored ports, then `flowcheck down{this_run!o}` and `flowcheck up "
+    "JOB.toml{this_run!o}` begin an empty table",
     cause="An event, in `status`, and `flow_table_full_packets` of the parser: jobs that restart "
     "often, or somebody who makes up queue pairs, took every record. Flows that have one go on; a "
     "new connection's steps cannot be rebuilt.",
     remedy="See who else sends through the mirrored ports and leave them out of the mirror; "
-    "`flowcheck down` and `flowcheck up JOB.toml` begin an empty table.",
+    "`flowcheck down{this_run!o}` and `flowcheck up JOB.toml{this_run!o}` begin an empty table.",
     section="arrival",
 )
 PACKETS_MISSING = Entry(
@@ -53,7 +52,8 @@ COPY_DIFFERED_LATE = Entry(
     "loss.copy_differed_late",
     "a copy that differs came after the step was applied",
     cause="Two mirror ports, or a frame sent twice, brought other bytes.",
-    remedy="Audit the replica: `flowcheck audit FILE` with the trainer's next checkpoint.",
+    remedy="Audit the replica: `flowcheck audit FILE{this_run!o}` with the trainer's next "
+    "checkpoint.",
 )
 STAGING_OVERRUN = Entry(
     "loss.staging_overrun",
@@ -69,8 +69,8 @@ COPIES_DIFFER = Entry(
     "two copies differ within {bytes} bytes of it",
     cause="Two mirror ports, or a frame sent twice, brought other bytes: something on the way "
     "changed them.",
-    remedy="See `icrc_bad` in `flowcheck status`: the switch or a cable damages frames. Leave "
-    "that port out, then give `flowcheck base FILE --then LATER`.",
+    remedy="See `icrc_bad` in `flowcheck status{this_run!o}`: the switch or a cable damages "
+    "frames. Leave that port out, then give `flowcheck base FILE --then LATER{this_run!o}`.",
 )
 STAGING_FULL = Entry(
     "loss.staging_full",
@@ -115,8 +115,8 @@ STEP_UNEXPLAINED = Entry(
     "step {step} does not lie where the plan has it, and no collectives that could be left out "
     "explain the messages before it: this deviates from the plan, nothing was lost",
     cause="The trainers sent something in this step that they had not sent before.",
-    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints; report it "
-    "if it comes again.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
+    "checkpoints; report it if it comes again.",
 )
 MODEL_AVERAGING = Entry(
     "loss.model_averaging",
@@ -194,9 +194,11 @@ STEP_GIVEN_UP_AT_END = Entry(
 STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",
     "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
-    "kept as soon as a whole one is seen again, and wait for a base (`flowcheck base FILE`)",
+    "kept as soon as a whole one is seen again, and wait for a base (`flowcheck base "
+    "FILE{this_run!o}`)",
     cause="A part of a step did not come, of a job that was joined midstream.",
-    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
+    "checkpoints.",
     section="loss",
 )
 REPLICA_GOES_ON = Entry(

@@ -67,7 +67,7 @@ NO_ENGINE = Entry(
 QUEUE_IN_USE = Entry(
     "machine.queue_in_use",
     "its queue {queue} is in use",
-    remedy="Stop FlowCheck first: `flowcheck down`.",
+    remedy="Stop the chain that captures through it first: `flowcheck down --run DIR`.",
 )
 NOT_AN_ENGINE = Entry(
     "machine.not_an_engine",

@@ -57,7 +57,7 @@ NO_WHOLE_ITERATION = Entry(
     "late_join.no_whole_iteration",
     "no whole iteration of the known job was seen yet behind the last gap",
     cause="Frames were lost, or the job pauses.",
-    remedy="Wait one iteration; see where frames are lost (`flowcheck status`).",
+    remedy="Wait one iteration; see where frames are lost (`flowcheck status{this_run!o}`).",
 )
 OTHER_SIZES = Entry(
     "late_join.other_sizes",

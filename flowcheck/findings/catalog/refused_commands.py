@@ -74,19 +74,18 @@ COMMA_IN_PATH = Entry(
 NO_EARLIER_RUN = Entry(
     "command.no_earlier_run",
     "no earlier run is recorded there: its records are kept when the next run starts",
-    remedy="`flowcheck status` without `--previous` shows it.",
+    remedy="`flowcheck status{this_run!o}` without `--previous` shows it.",
 )
 NOTHING_TO_DRAW = Entry(
     "command.nothing_to_draw",
     "the job is not learned yet: there is nothing to draw",
-    remedy="`flowcheck status` shows what learning waits for; draw it then.",
+    remedy="`flowcheck status{this_run!o}` shows what learning waits for; draw it then.",
 )
 LATER_CHECKPOINT_OR_JOB = Entry(
     "command.later_checkpoint_or_job",
     "the run has several jobs, and one checkpoint does not show the job it is of",
     also=("run",),
-    remedy="Give a later checkpoint too (`flowcheck base FILE --then LATER`), or name the job: "
-    "`flowcheck base FILE --run {run!q}/jobs/N`.",
+    remedy="Give a later checkpoint too (`--then LATER`), or name the job: `--run {run!q}/jobs/N`.",
 )
 
 # The model of the job file.

@@ -54,7 +54,7 @@ RECORD_REFUSED = Entry(
     "do not depend on it.",
     remedy="`flowcheck restore --checkpoint FOLDER --template FILE --out FILE` reads a checkpoint "
     "of the run without it; "
-    "`flowcheck up JOB.toml` learns the job again when the trainer starts.",
+    "`flowcheck up JOB.toml{this_run!o}` learns the job again when the trainer starts.",
 )
 UNKNOWN_FORMAT = Entry(
     "learned_job.unknown_format",

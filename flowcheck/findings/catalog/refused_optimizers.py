@@ -252,7 +252,7 @@ NEEDS_METRIC = Entry(
     "schedule.needs_metric",
     "steps by a metric, which the wire does not carry",
     remedy="Use a schedule of steps alone; or follow the job, and give later checkpoints of the "
-    "trainer (`flowcheck base FILE --then LATER`).",
+    "trainer (`flowcheck base FILE --then LATER{this_run!o}`).",
 )
 SKIPS_OF_SEVERAL = Entry(
     "schedule.skips_of_several",

@@ -42,6 +42,11 @@ KILL_CONTRADICTS = Entry(
     "contradicts {option}",
     remedy="Give one of them.",
 )
+LEFTOVERS_ALONE = Entry(
+    "option.leftovers_alone",
+    "is about no run",
+    remedy="Give it without `--run` and `--discard`.",
+)
 JOBS_FROM_START = Entry(
     "option.jobs_from_start",
     "several jobs cannot be combined with --join-at or --gap-at: FlowCheck must see them "
@@ -68,7 +73,7 @@ CHECKPOINT_NEEDED = Entry(
     "option.checkpoint_needed",
     "the trainer's checkpoint is not named",
     also=("example",),
-    remedy="Name it, a file or a folder: {example}.",
+    remedy="Name it, a file or a folder: `{example}`.",
 )
 CHECKPOINT_TWICE = Entry(
     "option.checkpoint_twice",

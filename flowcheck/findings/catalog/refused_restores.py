@@ -130,7 +130,7 @@ OF_ONE_JOB = Entry(
 STATE_UNKNOWN = Entry(
     "restore.state_unknown",
     "{run}: the optimizer's state is not known yet",
-    remedy="Give a checkpoint of the trainer: `flowcheck base FILE --run {run!q}`.",
+    remedy="Give a checkpoint of the trainer: `flowcheck base FILE{run!o}`.",
 )
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
@@ -144,14 +144,14 @@ REPLICA_GONE = Entry(
     "{run}: its replica is gone, and neither its settings nor the record of its end names a folder "
     "of checkpoints: --checkpoint FOLDER names one",
     cause="The chain ended and its memory was given back.",
-    remedy="`flowcheck status --run {run!q}` names the checkpoint that was kept, if one "
+    remedy="`flowcheck status{run!o}` names the checkpoint that was kept, if one "
     "was: name it with `--checkpoint`, or a URL with `--from`.",
 )
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",
     "{run}: no step was applied there, and no checkpoint was written",
     cause="The chain ended before its first step.",
-    remedy="`flowcheck status` shows why; use the trainer's own checkpoint.",
+    remedy="`flowcheck status{this_run!o}` shows why; use the trainer's own checkpoint.",
 )
 BECAUSE = Entry("restore.because", "{fact} ({reasons})")
 OTHER_STEP = Entry(
@@ -168,7 +168,7 @@ NOT_A_DICTIONARY = Entry(
 STEPS_WAITING = Entry(
     "restore.steps_waiting",
     "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them",
-    remedy="See `flowcheck status --run {run!q}`, and the logs in the run directory.",
+    remedy="See `flowcheck status{run!o}`, and the logs in the run directory.",
 )
 
 # What is verified.

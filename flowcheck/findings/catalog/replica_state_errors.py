@@ -7,7 +7,7 @@ from flowcheck.findings.finding import Entry
 _FILE_CHANGED = "The replica's file was changed, or the machine's memory is faulty."
 _GIVE_BASE = (
     "Restore an earlier step, or give the trainer's newest checkpoint with `flowcheck base "
-    "FILE`; test the memory of this machine."
+    "FILE{this_run!o}`; test the memory of this machine."
 )
 _ANOTHER_READ = "The replica commits steps faster than this process copies one."
 _MORE_KEPT = (
@@ -29,25 +29,25 @@ OPEN_ELSEWHERE = Entry(
     "replica.open_elsewhere",
     "{path}: another process has this replica open",
     cause="A chain still runs with it, or a process of a killed one is left.",
-    remedy="`flowcheck status` shows it; `flowcheck down` ends it.",
+    remedy="`flowcheck status{this_run!o}` shows it; `flowcheck down{this_run!o}` ends it.",
 )
 CANNOT_OPEN = Entry(
     "replica.cannot_open",
     "{path}: the replica state cannot be opened: {error}",
-    remedy="`flowcheck status` shows whether the chain still has it; run the command as the "
-    "chain's user or as root.",
+    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the "
+    "command as the chain's user or as root.",
 )
 CANNOT_READ = Entry(
     "replica.cannot_read",
     "{path}: the replica state cannot be read: {error}",
-    remedy="`flowcheck status` shows whether the chain still has it; run the command as the "
-    "chain's user or as root.",
+    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the "
+    "command as the chain's user or as root.",
 )
 TOO_SHORT = Entry(
     "replica.too_short",
     "{path}: not a replica state: {bytes} bytes are too few for its header",
     cause="The file was cut off, or is not a replica's.",
-    remedy="Restore a checkpoint instead; `flowcheck down` removes the file.",
+    remedy="Restore a checkpoint instead; `flowcheck down{this_run!o}` removes the file.",
 )
 OTHER_KIND = Entry(
     "replica.other_kind",
@@ -64,7 +64,7 @@ CUT_OFF = Entry(
     "replica.cut_off",
     "{path}: {bytes} bytes, its header says {expected}; the file was cut off",
     cause="The file was copied in part, or its disk became full.",
-    remedy="Restore an earlier checkpoint; `flowcheck down` removes the file.",
+    remedy="Restore an earlier checkpoint; `flowcheck down{this_run!o}` removes the file.",
 )
 HEADER_DAMAGED = Entry(
     "replica.header_damaged",
@@ -159,15 +159,15 @@ OTHER_OPTIMIZER = Entry(
     "replica.other_optimizer",
     "{path}: this replica was made with other optimizer settings",
     cause=_OTHER_SETTINGS,
-    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up "
-    "JOB.toml`.",
+    remedy="State the settings as they were, or begin anew: `flowcheck down{this_run!o}`, then "
+    "`flowcheck up JOB.toml{this_run!o}`.",
 )
 OTHER_OPTIMIZER_THAN = Entry(
     "replica.other_optimizer_than",
     "{path}: this replica was made with other optimizer settings than {optimizer}",
     cause=_OTHER_SETTINGS,
-    remedy="State the settings as they were, or begin anew: `flowcheck down`, then `flowcheck up "
-    "JOB.toml`.",
+    remedy="State the settings as they were, or begin anew: `flowcheck down{this_run!o}`, then "
+    "`flowcheck up JOB.toml{this_run!o}`.",
 )
 OUT_OF_ORDER = Entry(
     "replica.out_of_order",
@@ -234,7 +234,7 @@ LOG_CHANGED = Entry(
     "{path}: the gradient of record {record} was changed",
     cause="The log's file was changed, or the disk is faulty.",
     remedy="The steps behind it cannot be had: give the trainer's newest checkpoint with "
-    "`flowcheck base FILE`.",
+    "`flowcheck base FILE{this_run!o}`.",
 )
 OTHER_LOG = Entry(
     "gradient_log.other_log",

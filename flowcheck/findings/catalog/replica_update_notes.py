@@ -97,24 +97,24 @@ NORM_NEVER_COMES = Entry(
     "step {step} is whole, but not in job {job}, and all rings are clipped by one norm "
     "(clip_together): it is given up, and the replica stays before it",
     cause="Another ring lost the step.",
-    remedy="`flowcheck base FILE --then LATER` for each job, with the trainer's next two "
-    "checkpoints.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` for each job, with the trainer's next "
+    "two checkpoints.",
 )
 NORM_WAIT_OVER = Entry(
     "replica.norm_wait_over",
     "step {step} waited {seconds} s for job {job} (clip_wait_s), and all rings are clipped by one "
     "norm: it is given up, and the replicas of all of them stay before it until the job comes back",
     cause="Another ring's step did not come in time.",
-    remedy="See that job in `flowcheck status`; a longer `clip_wait_s` in `[optimizer]` waits "
-    "longer.",
+    remedy="See that job in `flowcheck status{this_run!o}`; a longer `clip_wait_s` in "
+    "`[optimizer]` waits longer.",
 )
 NORM_WAIT_OVER_ELSEWHERE = Entry(
     "replica.norm_wait_over_elsewhere",
     "step {step}: another ring has waited too long for a norm (clip_wait_s), and all are clipped "
     "by one: the replica stays before it",
     cause="Another ring's step did not come in time.",
-    remedy="See the other jobs in `flowcheck status`; a longer `clip_wait_s` in `[optimizer]` "
-    "waits longer.",
+    remedy="See the other jobs in `flowcheck status{this_run!o}`; a longer `clip_wait_s` in "
+    "`[optimizer]` waits longer.",
 )
 NORMS_IN_JOB_ORDER = Entry(
     "replica.norms_in_job_order",

@@ -73,7 +73,7 @@ TENSORS_UNKNOWN = Entry(
     "steps never change these tensors without gradients: {names} ({tensors} in all): they are "
     "the template's, of step {step}, and nothing else showed them (no model is stated; an "
     "audit of a file of another step tells, or restore with --also FILE)",
-    remedy="`flowcheck audit FILE` with a file of another step, or restore again with "
+    remedy="`flowcheck audit FILE{this_run!o}` with a file of another step, or restore again with "
     "`--also FILE`.",
 )
 COUNTER_FROM_ZERO = Entry(

@@ -17,7 +17,7 @@ IN_USE = Entry(
     also=("run",),
     section="processes",
     cause="A chain is running there already.",
-    remedy="Name another `run` folder, or stop that chain: `flowcheck down --run {run!q}`.",
+    remedy="Name another `run` folder, or stop that chain: `flowcheck down{run!o}`.",
 )
 FOUND_NOTHING = Entry("run.found_nothing", "nothing is there")
 FOUND_FILE = Entry("run.found_file", "it is a file")
@@ -28,8 +28,8 @@ NO_CHAIN_STARTED = Entry(
     "{run}: no chain was started there: {found}",
     cause="The folder does not exist, or is no run directory, or `--run` was left out and the job "
     "file states another one.",
-    remedy="Name with `--run` the run directory that the job file states (`run`), or that a "
-    "replay was given; a live chain is started by `flowcheck up JOB.toml`.",
+    remedy="`flowcheck up JOB.toml{run!o}` starts a chain there. Of a chain that runs elsewhere, "
+    "name with `--run` the folder that its job file states (`run`), or that its replay was given.",
 )
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",
@@ -85,14 +85,14 @@ FILE_GONE = Entry(
 REQUEST_WITHDRAWN = Entry(
     "lifecycle.request_withdrawn",
     "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn (see "
-    "flowcheck status)",
+    "`flowcheck status{this_run!o}`)",
     cause="The updater is busy, stopped, or waits for a step.",
-    remedy="`flowcheck status` shows the updater; run the command again when it moves.",
+    remedy="`flowcheck status{this_run!o}` shows the updater; run the command again when it moves.",
 )
 STILL_TAKEN = Entry(
     "lifecycle.still_taken",
     "{run}: the updater is still taking {file}",
-    remedy="Wait for it: `flowcheck status --run {run!q}` shows when it is done.",
+    remedy="Wait for it: `flowcheck status{run!o}` shows when it is done.",
 )
 NO_BASE_AWAITED = Entry(
     "lifecycle.no_base_awaited", "the replica's state is known: nothing waits for a base"

@@ -12,9 +12,8 @@ SHARDED = Entry(
     "never crosses the wire whole; the parameters do, in the type they are gathered in, and "
     "FlowCheck follows them without the optimizer's state",
     cause="Gradients of sharded training never cross the wire whole.",
-    remedy="Restore the parameters with `flowcheck restore --format safetensors --out FOLDER`; "
-    "the trainer's own checkpoint has the "
-    "optimizer's state.",
+    remedy="Restore the parameters with `flowcheck restore{this_run!o} --format safetensors --out "
+    "FOLDER`; the trainer's own checkpoint has the optimizer's state.",
 )
 NO_ITERATION = Entry(
     "sharded.no_iteration",
@@ -33,7 +32,7 @@ LOST_BEFORE = Entry(
     "sends were lost before the second iteration: where it begins is not sure",
     cause="The first iterations were seen with gaps.",
     remedy="Wait for a restart of the job, or look where the frames were lost (`flowcheck "
-    "status`).",
+    "status{this_run!o}`).",
 )
 TURNS_OPEN = Entry(
     "sharded.turns_open",
@@ -51,7 +50,8 @@ NO_WHOLE_ITERATION = Entry(
     "sharded.no_whole_iteration",
     "no iteration was seen of which every unit came whole",
     cause="Each iteration has gaps so far.",
-    remedy="See where frames are lost (`flowcheck status`): each further iteration is tried.",
+    remedy="See where frames are lost (`flowcheck status{this_run!o}`): each further iteration is "
+    "tried.",
 )
 GATHERED_ONCE = Entry(
     "sharded.gathered_once",

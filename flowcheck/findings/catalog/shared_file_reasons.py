@@ -40,7 +40,7 @@ FILE_WRITABLE_BY_OTHERS = Entry(
     "{path} may be written to by others (mode {mode:04o}), so its content is not trusted; run "
     "chmod go-w on it, or remove it",
     cause=OF_OTHERS,
-    remedy="`flowcheck down` removes the file; start the chain again.",
+    remedy="`flowcheck down{this_run!o}` removes the file; start the chain again.",
 )
 FOLDER_WRITABLE_BY_OTHERS = Entry(
     "shared_memory.folder_writable_by_others",
@@ -60,7 +60,7 @@ FOLDER_NOT_OPENED = Entry(
     "cannot open the folder of {path}: {reason}",
     also=("errno",),
     cause="The folder of the chain's memory is missing, or this user may not read it.",
-    remedy="`flowcheck status` shows whether the chain runs, and as which user.",
+    remedy="`flowcheck status{this_run!o}` shows whether the chain runs, and as which user.",
 )
 STATUS_NOT_READ = Entry(
     "shared_memory.status_not_read",
@@ -90,7 +90,7 @@ FILE_IS_LINK = Entry(
     "shared_memory.file_is_link",
     "cannot open {path}: it is a link",
     cause="A link could lead to a file of somebody else, so none is followed.",
-    remedy="Remove the link; `flowcheck down` removes what else is left of the chain.",
+    remedy="Remove the link; `flowcheck down{this_run!o}` removes what else is left of the chain.",
 )
 FILE_NOT_OPENED = Entry(
     "shared_memory.file_not_opened",
@@ -143,7 +143,8 @@ RING_READER_MISSING = Entry(
     "shared_memory.ring_reader_missing",
     "{subject}: reader {reader} of a ring that has {readers}, counted from 0",
     cause="The chain was started with fewer jobs or extractors than this stage expects.",
-    remedy="Start all stages with one job file: `flowcheck down`, then `flowcheck up JOB.toml`.",
+    remedy="Start all stages with one job file: `flowcheck down{this_run!o}`, then `flowcheck up "
+    "JOB.toml{this_run!o}`.",
 )
 FLOW_TABLE_RECORDS_REFUSED = Entry(
     "shared_memory.flow_table_records_refused",

@@ -25,12 +25,13 @@ NO_HUGE_PAGES_LEFT = Entry(
 NOT_THERE = Entry(
     "shared_file.not_there",
     "{what}: {error}: the chain that makes it has ended, or was not started yet",
-    remedy="`flowcheck status` says which; start the chain with `flowcheck up JOB.toml`.",
+    remedy="`flowcheck status{this_run!o}` says which; start the chain with `flowcheck up "
+    "JOB.toml{this_run!o}`.",
 )
 THERE_ALREADY = Entry(
     "shared_file.there_already",
     "{what}: {error}: a chain runs there or was killed there",
-    remedy="`flowcheck down` ends it and removes its memory.",
+    remedy="`flowcheck down{this_run!o}` ends it and removes its memory.",
 )
 NOT_PERMITTED = Entry(
     "shared_file.not_permitted",
@@ -40,12 +41,13 @@ NOT_PERMITTED = Entry(
 OTHER_LAYOUT = Entry(
     "shared_file.other_layout",
     "{what}: {error}: another release of FlowCheck made it",
-    remedy="End that chain with its own release (`flowcheck down`), then start it with this one.",
+    remedy="End that chain with its own release (`flowcheck down{this_run!o}`), then start it "
+    "with this one.",
 )
 DAMAGED = Entry(
     "shared_file.damaged",
     "{what}: {error}: it was cut off or never finished",
-    remedy="Remove it with `flowcheck down`, then start the chain again.",
+    remedy="Remove it with `flowcheck down{this_run!o}`, then start the chain again.",
 )
 SIZES_REFUSED = Entry(
     "shared_file.sizes_refused",

@@ -9,7 +9,8 @@ from flowcheck.findings.finding import Entry
 NO_INTERFACE = Entry(
     "capture_port.no_interface",
     "there is no such interface where this command runs; there are {there} (ip link shows them; "
-    "one in another network namespace is reached by `ip netns exec NAME flowcheck up JOB.toml`)",
+    "one in another network namespace is reached by `ip netns exec NAME flowcheck up "
+    "JOB.toml{this_run!o}`)",
     section="arrival",
     cause="The name in `[[source]]` is of no interface in this network namespace.",
     remedy="Correct the name, or start FlowCheck in the interface's namespace.",
@@ -63,7 +64,7 @@ JOB_TOO_LARGE = Entry(
 
 # What it says.
 
-STARTING = Entry("live.starting", "starting in {run}; `flowcheck status --run {run!q}`")
+STARTING = Entry("live.starting", "starting in {run}; `flowcheck status{this_run!o}`")
 JOB_IS_KNOWN = Entry(
     "live.job_is_known",
     "the job that was followed last is known: if it still runs, it is joined midstream",

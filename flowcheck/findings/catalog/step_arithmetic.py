@@ -10,15 +10,15 @@ SQUARE_ROOTS = Entry(
     "square roots on the trainers' CPUs are rounded as on this one: torch's library rounds them "
     "otherwise on CPUs of another maker, and on Intel's with AVX-512",
     until_audit=True,
-    remedy="Run `flowcheck audit FILE` once, with a checkpoint of the trainer.",
+    remedy="Run `flowcheck audit FILE{this_run!o}` once, with a checkpoint of the trainer.",
 )
 CPU_FOR_GPU = Entry(
     "arithmetic.cpu_for_gpu",
     "the trainer's optimizer runs on a GPU, and the replica applies its steps with torch's CPU "
     "kernels: the last bits may differ, more with every step ({why})",
     until_audit=True,
-    remedy="Run `flowcheck audit FILE` from time to time, and `flowcheck base FILE` where it "
-    "finds a difference.",
+    remedy="Run `flowcheck audit FILE{this_run!o}` from time to time, and `flowcheck base "
+    "FILE{this_run!o}` where it finds a difference.",
 )
 GPU_KERNELS = Entry(
     "arithmetic.gpu_kernels",

@@ -13,6 +13,7 @@ from threading import Event
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import SERVICES_ENDED, SERVICES_NOT_UP
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.stages.chain_events.event_log import EventKind
@@ -40,6 +41,7 @@ class FlowCheckServices:
         """Starts it. enter: command prefix that runs what follows on the checkpoint node."""
         self.run, self.log = RunDir(run), log
         self._reader = StateReader(run, LOOK_S)
+        set_named_run(run)
         command = [*enter, sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(run)]
         with log.open("wb") as out:
             self._process = subprocess.Popen(

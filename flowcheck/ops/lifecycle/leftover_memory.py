@@ -9,11 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.how_chains_end import (
     LEFT_BY_CHAIN,
     LEFT_BY_SEVERAL,
     LEFT_REMOVABLE,
     LEFT_REMOVED,
+    LEFT_WITH_REPLAY,
     LEFT_WITH_REPLICA,
 )
 from flowcheck.findings.finding import Finding
@@ -25,7 +27,7 @@ from flowcheck.plane.shared_memory.shared_memory_location import (
 from flowcheck.private_files import is_privately_owned
 from flowcheck.stages.run_directory.process_liveness import run_dir_of_memory, stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.stages.run_directory.run_dir_checks import chain_root
 
 REPLAY_PREFIX = "flowcheck-replay-"
 """Prefix of run directories of replays without --run. They may be removed: their captures can be
@@ -51,12 +53,25 @@ class LeftoverMemory:
         mib = self.size_bytes >> 20
         if not self.must_be_kept:
             return LEFT_REMOVABLE(mib=mib, memory=self.memory)
-        return (LEFT_WITH_REPLICA if self.has_replica else LEFT_BY_CHAIN)(mib=mib, run=self.run)
+        if not self.has_replica:
+            return LEFT_BY_CHAIN(mib=mib, run=self.run)
+        replay = self.run is not None and reads_captures(self.run)
+        return (LEFT_WITH_REPLAY if replay else LEFT_WITH_REPLICA)(mib=mib, run=self.run)
 
     @property
     def must_be_kept(self) -> bool:
         """Whether it must be kept: it belongs to a run directory that a user chose."""
         return self.run is not None and not _is_temporary(self.run)
+
+
+def reads_captures(root: Path) -> bool:
+    """Whether all sources of the run in this folder end, as those of a replay do: there is no job
+    to join again. False where its settings cannot be read."""
+    try:
+        sources = RunDir(root).settings().source
+    except (ConfigError, OSError):
+        return False
+    return bool(sources) and not any(one.live for one in sources)
 
 
 @dataclass(slots=True)
@@ -111,30 +126,24 @@ def _leftover(memory: Path) -> LeftoverMemory:
     run = run_dir_of_memory(memory)
     return LeftoverMemory(
         memory,
-        None if run is None else _chain_of(run),
+        None if run is None else chain_root(run),
         size_bytes,
         (memory / "replica").exists(),
         mine,
     )
 
 
-def _chain_of(run: Path) -> Path:
-    """Of one of several jobs the run directory that all of them are in (RunDir.job_run_dir)."""
-    chain = run.parent.parent
-    own = run.parent.name == "jobs" and run.name.isdecimal() and is_run(chain)
-    return chain if own else run
-
-
-def remove_leftovers(*, except_run: Path, replicas: bool) -> RemovedLeftovers:
+def remove_leftovers(*, except_run: Path | None, replicas: bool) -> RemovedLeftovers:
     """Removes shared memory without a run directory, and killed replays whose run directory was
     temporary. Memory of other run directories is kept and listed in the result.
 
-    except_run: a run directory that the caller handles itself.
+    except_run: a run directory that the caller handles itself; None: there is none.
     replicas: also remove memory without a run directory that holds a replica.
     """
     done = RemovedLeftovers()
     for leftover in find_leftover_memory():
-        if leftover.run == except_run.resolve() or not leftover.is_own:
+        handled = except_run is not None and leftover.run == except_run.resolve()
+        if handled or not leftover.is_own:
             continue
         if leftover.must_be_kept or (
             leftover.run is None and leftover.has_replica and not replicas

@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.refused_commands import (
 )
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner
@@ -93,6 +94,7 @@ def run(request: ReplayRequest) -> int:
     for assumption in assumed:
         console.print(f"[yellow]assumed[/] {escape(str(assumption))}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
+    set_named_run(root)
     rescued = rescue_killed_chain(RunDir(root), "flowcheck replay")
     if rescued is not None:
         console.print(printable(str(rescued)), markup=False)

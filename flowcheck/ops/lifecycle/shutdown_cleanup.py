@@ -34,14 +34,20 @@ from flowcheck.findings.catalog.run_directories import NOTHING_TO_STOP
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
-from flowcheck.ops.lifecycle.leftover_memory import remove_leftovers, summed_by_chain
+from flowcheck.ops.lifecycle.leftover_memory import (
+    RemovedLeftovers,
+    remove_leftovers,
+    summed_by_chain,
+)
 from flowcheck.ops.lifecycle.progress_messages import print_message
 from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, save_checkpoint
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_killed_end, record_stop_request
+from flowcheck.private_files import trust_user
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import printable
@@ -232,14 +238,7 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
     run.remove(keep_records=True)
     cleared = remove_leftovers(except_run=root, replicas=True)
     if as_json:
-        result = {
-            "ended": sorted(pids),
-            "removed": there,
-            "rescued": rescued,
-            "stale": cleared.removed,
-            "left": [one.finding for one in summed_by_chain(cleared.kept)],
-        }
-        print(msgspec.json.encode(result).decode())
+        _print_json(cleared, ended=sorted(pids), removed=there, rescued=rescued)
         return 0
     if rescued is not None:
         print(printable(str(rescued)))
@@ -252,6 +251,33 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
     for removed in cleared.findings:
         print(printable(str(removed)))
     return 0
+
+
+def remove_unowned(*, as_json: bool) -> int:
+    """`flowcheck down --leftovers`: removes the shared memory of killed chains that no run
+    directory of a user's leads to. No chain ends, whichever runs. Returns the exit code."""
+    if os.geteuid() == 0:
+        trust_user(account(None).user)  # the user of chains that root starts
+    cleared = remove_leftovers(except_run=None, replicas=True)
+    if as_json:
+        _print_json(cleared, ended=[], removed=False, rescued=None)
+        return 0
+    said = [*cleared.findings, *(one.finding for one in summed_by_chain(cleared.kept))]
+    print("\n".join(printable(str(one)) for one in said) or "no killed chain left anything")
+    return 0
+
+
+def _print_json(
+    cleared: RemovedLeftovers, *, ended: list[str], removed: bool, rescued: Finding | None
+) -> None:
+    result = {
+        "ended": ended,
+        "removed": removed,
+        "rescued": rescued,
+        "stale": cleared.removed,
+        "left": [one.finding for one in summed_by_chain(cleared.kept)],
+    }
+    print(msgspec.json.encode(result).decode())
 
 
 def _end_supervisor(run: RunDir, pid: int) -> None:

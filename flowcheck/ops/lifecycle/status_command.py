@@ -16,6 +16,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.chain_health import NEVER_AUDITED
 from flowcheck.findings.catalog.refused_commands import NO_EARLIER_RUN, NOTHING_TO_DRAW
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import run_option
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.lifecycle import leftover_memory
@@ -24,7 +25,7 @@ from flowcheck.ops.watch.state import checkpoint_status, shutdown_record
 from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobState
 from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
-from flowcheck.ops.watch.terminal_tables import last_frame
+from flowcheck.ops.watch.terminal_tables import PIPED_CELLS, last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_finding
 from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -115,6 +116,8 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     """leftovers: what other chains left."""
     say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPED_CELLS)
     word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
     killed = bool(state.stages) and state.ended is None and not _supervised(state)
     # What to do about a killed chain is told below, with its folder.
@@ -146,9 +149,9 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     for problem in state.problems:
         say(f"[yellow]{escape(str(problem))}[/]", problem)
     if killed:
-        say(_killed(state, replay=_reads_captures(RunDir(Path(state.run)))))
+        say(_killed(state, replay=leftover_memory.reads_captures(Path(state.run))))
     if RunDir(Path(state.run)).previous.exists():
-        say(f"the run before: `flowcheck status --previous --run {escape(shlex.quote(state.run))}`")
+        say(f"the run before: `flowcheck status --previous{escape(run_option(state.run))}`")
     for left in leftovers:
         say(escape(str(left)), left)
 
@@ -234,21 +237,12 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield f"  {escape(str(reason))}", reason
 
 
-def _reads_captures(run: RunDir) -> bool:
-    """Whether all sources of the run end, as those of a replay do: there is no job to join again.
-    False where its settings cannot be read."""
-    try:
-        sources = run.settings().source
-    except (ConfigError, OSError):
-        return False
-    return bool(sources) and not any(one.live for one in sources)
-
-
 def _killed(state: ChainState, *, replay: bool) -> str:
     """What to do about a chain whose supervisor is gone. replay: it read captures."""
-    run = escape(shlex.quote(state.run))
-    again = f"`flowcheck up JOB.toml --run {run}`"
-    if replay:
+    of_run = escape(run_option(state.run))
+    again = f"`flowcheck up JOB.toml{of_run}`"
+    if replay:  # without --run it is in a folder of its own
+        run = escape(shlex.quote(state.run))
         again = f"`flowcheck replay FILE... --run {run} --out FOLDER`"
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
@@ -257,13 +251,11 @@ def _killed(state: ChainState, *, replay: bool) -> str:
             f"the job are logged in memory, and go with it: {again} begins anew"
         )
     if not any(job.step for job in state.jobs):
-        return (
-            f"[red]its supervisor was killed[/]: `flowcheck down --run {run}` removes what is left"
-        )
+        return f"[red]its supervisor was killed[/]: `flowcheck down{of_run}` removes what is left"
     return (
-        "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore "
-        f"--run {run} --format torch --out restored.pt` gives it back; {again} and "
-        f"`flowcheck down --run {run}` make it a checkpoint first"
+        "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore"
+        f"{of_run} --format torch --out restored.pt` gives it back; {again} and "
+        f"`flowcheck down{of_run}` make it a checkpoint first"
     )
 
 

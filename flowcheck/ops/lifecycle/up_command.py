@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTING,
     STARTS_ANEW,
 )
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
@@ -66,6 +67,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     check_capture_ports(config.source)
     expected = expected_buckets_of_jobs(config)
     where = root or Path(config.run)
+    set_named_run(where)
     manager = SdNotifier()
     # To the end: a signal while a checkpoint is being written must not be the end of both.
     with Signals() as signals:

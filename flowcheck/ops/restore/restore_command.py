@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.refused_restores import (
     ONE_TEMPLATE,
     URL_NAMES_JOB,
 )
+from flowcheck.findings.named_run import named_run, run_option
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.restore.multi_job_restore import is_multi_job, restore_all_jobs
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
@@ -149,7 +150,8 @@ def _print(done: RestoredStep) -> None:
     for finding in own.assumed:
         print_line(f"  assumed: {finding}")
     if done.chain and done.audited is None:
-        print_line("  never audited: `flowcheck audit FILE` compares it with FILE of the trainer")
+        audit = f"flowcheck audit FILE{run_option(named_run())}"
+        print_line(f"  never audited: `{audit}` compares it with FILE of the trainer")
 
 
 def _rate(done: RestoredStep) -> str:

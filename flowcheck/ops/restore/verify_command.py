@@ -59,7 +59,7 @@ def run(path: Path, *, as_json: bool) -> int:
         for name in more[:SHOWN]:
             print_line(f"  not of this checkpoint: {name}")
         if len(more) > SHOWN:
-            print_line(f"  and {len(more) - SHOWN} more files that are not")
+            print_line(f"  and {len(more) - SHOWN} more that are not")
     return DAMAGED if faults else 0
 
 
@@ -101,8 +101,9 @@ def _result_fields(output: Path, manifest: Manifest, faults: list[FileFault]) ->
 
 def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
     files = manifest.files or manifest.sha256
-    what = f"step {manifest.step} ({manifest.form}), {len(files)} files"
-    tensors = len(manifest.tensors)
+    many = "1 file" if len(files) == 1 else f"{len(files)} files"
+    what = f"step {manifest.step} ({manifest.form}), {many}"
+    tensors = "1 tensor" if len(manifest.tensors) == 1 else f"{len(manifest.tensors)} tensors"
     if faults:
         print_line(f"{output}: {what}: DAMAGED")
         for fault in faults[:SHOWN]:
@@ -110,7 +111,7 @@ def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
         if len(faults) > SHOWN:
             print_line(f"  and {len(faults) - SHOWN} more")
         return
-    sums = f"{tensors} tensors" if manifest.tensors else "no tensor by itself: an older manifest"
+    sums = tensors if manifest.tensors else "no tensor by itself: an older manifest"
     print_line(f"{output}: {what}, {sums}: all as written (sha256)")
     if manifest.resume_caveats:
         print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.resume_caveats))}")

@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STEP_UNKNOWN,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import run_option
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.lifecycle.run_outcome import last_step
@@ -78,7 +79,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     else:
         _print(found, file)
         if found.differences and not found.settings.differing:
-            command = f"flowcheck base {shlex.quote(str(file))} --run {shlex.quote(str(root))}"
+            command = f"flowcheck base {shlex.quote(str(file))}{run_option(root)}"
             goes_on = f"to continue from the trainer's own state, run: `{command}`"
             print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
     return 0 if found.passed else DIFFERENT

@@ -152,7 +152,7 @@ def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir,
     if len(found) == 1:
         return found[0]
     reasons = (OF_SEVERAL_JOBS(),) if found else tuple(why)
-    raise StateError(OF_WHICH_JOB_OPEN(file=file, reasons=reasons))
+    raise StateError(OF_WHICH_JOB_OPEN(file=file, reasons=reasons, run=runs[0].root))
 
 
 def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:

@@ -19,6 +19,9 @@ from flowcheck.ops.watch.state.chain_state import (
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
 from flowcheck.stages.chain_events.event_log import CountedThing, Event
 
+PIPED_CELLS = 500
+"""Columns if another program reads the output, so that no table row is broken. A choice: wider
+than any table."""
 STYLES = {
     HealthWord.EXACT: "bold green",
     HealthWord.BEHIND: "bold yellow",

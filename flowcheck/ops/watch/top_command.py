@@ -19,6 +19,7 @@ from flowcheck.ops.watch.state.shutdown_record import end_sentences
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import RATE_STEPS
 from flowcheck.ops.watch.terminal_tables import (
+    PIPED_CELLS,
     STYLES,
     duration_text,
     events_table,
@@ -39,9 +40,6 @@ FEW_STEPS, FEW_EVENTS = 3, 3
 FEW_LINES = 12
 """Lines below the tables of stages and rings under which fewer steps are shown, so that events fit
 as well. A choice of layout."""
-PIPED_CELLS = 500
-"""Columns if another program reads the output, so that no table row is broken. A choice: wider
-than any table."""
 
 
 def run(root: Path, *, as_json: bool) -> int:
@@ -50,14 +48,13 @@ def run(root: Path, *, as_json: bool) -> int:
     was to be printed and no chain was started in `root`."""
     console, reader = Console(highlight=False), StateReader(root)
     if as_json or not console.is_terminal:
+        RunDir(root).settings()  # first: an error leaves stdout empty
         if as_json:
-            RunDir(root).settings()  # first: an error leaves stdout empty
             print(encode_state(reader.state()).decode(), flush=True)
         else:
             reader.state()
             Event().wait(REDRAW_EVERY_S)  # rates are of two looks
             print(frame_as_text(reader.state()), flush=True)
-        RunDir(root).settings()
         return 0
     with Signals() as signals, Live(console=console, screen=True, auto_refresh=False) as live:
         while not signals.received:

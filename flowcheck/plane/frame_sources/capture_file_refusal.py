@@ -110,7 +110,9 @@ def _captures_in(folder: Path) -> str:
     """The capture files of a folder, in words."""
     try:
         names = sorted(one.name for one in folder.iterdir() if one.suffix in CAPTURE_ENDINGS)
+    except FileNotFoundError:
+        return "none, since that folder does not exist either"
     except OSError:
-        return "nothing that can be listed"
+        return "none that can be listed"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more or "no capture file"
+    return ", ".join(names[:MOST_NAMES]) + more or "none"

@@ -32,6 +32,7 @@ from flowcheck.findings.catalog.privileges import (
     USER_REFUSED,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import DEFAULT_RUN
 from flowcheck.private_files import trust_user
 from flowcheck.replica.user_code import FORBIDDEN
 from flowcheck.stages.privilege import (
@@ -134,7 +135,7 @@ def drop_for_chain(
     sources = load_job(job).source if live and job is not None else ()
     tree = job_file_paths.job_file_tables(job)
     if live and run is None:
-        run = Path(str(tree.get("run", "/run/flowcheck/job")))
+        run = Path(str(tree.get("run", DEFAULT_RUN)))
     stated = _stated(tree)
     if stated == ROOT:
         COMMAND_HERE.notes.append(ROOT_STATED())

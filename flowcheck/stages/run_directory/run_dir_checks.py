@@ -41,6 +41,16 @@ def is_run(root: Path) -> bool:
     return any(_is_config(root / name) for name in CONFIGS)
 
 
+def chain_root(run: Path) -> Path:
+    """The run directory of the chain: of one of several jobs the one that all of them are in
+    (RunDir.job_run_dir), of the records of the run before the one that holds them."""
+    if run.name == "previous" and is_run(run.parent):
+        return chain_root(run.parent)
+    chain = run.parent.parent
+    own = run.parent.name == "jobs" and run.name.isdecimal() and is_run(chain)
+    return chain if own else run
+
+
 def what_is_at(root: Path) -> Finding:
     """What is at a path where no chain was started."""
     if not os.path.lexists(root):

@@ -11,8 +11,10 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.chain_processes import NUMBER_UNKNOWN, STAGE_UNKNOWN
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.stages.privilege.capture_starter import stated_sources
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import chain_root
 from flowcheck.stages.service_loop import Service, run_service
 from flowcheck.stages.stage_table import launchable_stages
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -20,6 +22,7 @@ from flowcheck.stages.zmq_sockets import StageSockets
 
 def run_stage(name: str, root: Path, number: int, parent: int | None) -> int:
     """Runs one stage to its end; its exit code. Raises ConfigError for a wrong name or run."""
+    set_named_run(chain_root(root))
     where = RunDir(root)
     config = where.settings()
     if (stated := stated_sources(name)) is not None:

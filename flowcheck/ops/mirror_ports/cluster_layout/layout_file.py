@@ -13,7 +13,8 @@ from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert, refuse_unknown_keys
 from flowcheck.config.setting_line import naming_file_and_line
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, MissingFileError
+from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_layouts import (
     ALGORITHM_REFUSED,
     AT_MOST,
@@ -309,6 +310,8 @@ def load_layout(path: Path) -> ClusterLayout:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
         content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFileError(FILE_MISSING(key="layout file", file=path)) from error
     except OSError as error:
         why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
         raise ConfigError("FILE", str(path), why) from error

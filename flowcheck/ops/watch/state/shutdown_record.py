@@ -25,8 +25,10 @@ from flowcheck.findings.catalog.how_chains_end import (
     UNEXPLAINED,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import run_option
 from flowcheck.ops.watch.state.chain_state import ChainEnd, ChainState, EndKind, JobEnd, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import chain_root
 
 END_ENTRIES = {
     EndKind.ASKED: ENDED,
@@ -135,12 +137,13 @@ def _next(state: ChainState, end: ChainEnd) -> str:
     if found is None and durable is not None:
         found = f"{durable.target}/{durable.name}"
     first = "mend that; its stages' last words are in *.log there; " * (end.how is EndKind.FAILED)
-    run = shlex.quote(state.run)
-    again = f"`flowcheck up JOB.toml --run {run}` follows the job again"
-    if end.replay:
+    root = chain_root(Path(state.run))
+    again = f"`flowcheck up JOB.toml{run_option(root)}` follows the job again"
+    if end.replay:  # without --run it is in a folder of its own
+        run = shlex.quote(str(root))
         again = f"`flowcheck replay FILE... --run {run} --out FOLDER` keeps its last step"
-        if end.how is not EndKind.FAILED and found is not None:
-            again = f"`flowcheck audit FILE --run {run}` compares it with FILE of the trainer"
+        if end.how is not EndKind.FAILED and found is not None and str(root) == state.run:
+            again = f"`flowcheck audit FILE{run_option(root)}` compares it with FILE of the trainer"
     if found is None:
         return f"{first}{again}"
     kept = shlex.quote(path_to_record(found))
