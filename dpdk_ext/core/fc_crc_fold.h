@@ -10,9 +10,11 @@
 
 /* Folding constants: x^n mod P, bit-reflected, for the given distances, from V. Gopal et al.,
  * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009), appendix, for 512
- * and 128 bits; 2048 by the same formula. */
+ * and 128 bits; 2048 and 1024 by the same formula. */
 #define FOLD_2048_LOW 0x011542778aull
 #define FOLD_2048_HIGH 0x01322d1430ull
+#define FOLD_1024_LOW 0x01e88ef372ull
+#define FOLD_1024_HIGH 0x014a7fe880ull
 #define FOLD_512_LOW 0x0154442bd4ull
 #define FOLD_512_HIGH 0x01c6e41596ull
 #define FOLD_128_LOW 0x01751997d0ull

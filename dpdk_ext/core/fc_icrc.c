@@ -80,6 +80,52 @@ CLMUL_TARGET static uint32_t run_pclmul(uint32_t crc, const uint8_t *p, size_t c
 	return finish(join(x), p, count);
 }
 
+/* For processors that have VPCLMULQDQ but not AVX-512: two folds an instruction. */
+#define VCLMUL_256_TARGET __attribute__((target("avx2,vpclmulqdq,pclmul,sse4.1")))
+
+VCLMUL_256_TARGET static inline __m256i fold256(__m256i x, __m256i by, __m256i next)
+{
+	const __m256i low = _mm256_clmulepi64_epi128(x, by, 0x00);
+	const __m256i high = _mm256_clmulepi64_epi128(x, by, 0x11);
+
+	return _mm256_xor_si256(_mm256_xor_si256(low, high), next);
+}
+
+VCLMUL_256_TARGET static inline __m256i load256(const uint8_t *p)
+{
+	return _mm256_loadu_si256((const __m256i *)p);
+}
+
+VCLMUL_256_TARGET static uint32_t run_vpclmul256(uint32_t crc, const uint8_t *p, size_t count,
+						 const uint8_t *ones)
+{
+	if (count < 128)
+		return run_pclmul(crc, p, count, ones);
+	const __m256i far = _mm256_broadcastsi128_si256(
+		_mm_set_epi64x((long long)FOLD_1024_HIGH, (long long)FOLD_1024_LOW));
+	const __m256i near = _mm256_broadcastsi128_si256(
+		_mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW));
+	__m256i x[4] = { _mm256_or_si256(load256(p), load256(ones)),
+			 _mm256_or_si256(load256(p + 32), load256(ones + 32)), load256(p + 64),
+			 load256(p + 96) };
+
+	x[0] = _mm256_xor_si256(x[0], _mm256_zextsi128_si256(_mm_cvtsi32_si128((int)crc)));
+	for (p += 128, count -= 128; count >= 128; p += 128, count -= 128)
+		for (int lane = 0; lane < 4; lane++)
+			x[lane] = fold256(x[lane], far, load256(p + 32 * lane));
+	x[2] = fold256(x[0], near, x[2]);
+	x[3] = fold256(x[1], near, x[3]);
+	if (count >= 64) {
+		x[2] = fold256(x[2], near, load256(p));
+		x[3] = fold256(x[3], near, load256(p + 32));
+		p += 64, count -= 64;
+	}
+	const __m128i lanes[4] = { _mm256_castsi256_si128(x[2]), _mm256_extracti128_si256(x[2], 1),
+				   _mm256_castsi256_si128(x[3]),
+				   _mm256_extracti128_si256(x[3], 1) };
+	return finish(join(lanes), p, count);
+}
+
 #define VCLMUL_TARGET __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
 
 VCLMUL_TARGET static inline __m512i fold512(__m512i x, __m512i by, __m512i next)
@@ -134,10 +180,15 @@ __attribute__((constructor)) static void choose(void)
 	__builtin_cpu_init();
 	if (wish && !strcmp(wish, "table"))
 		return;
-	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq") &&
-	    !(wish && !strcmp(wish, "pclmul"))) {
+	const bool wide =
+		__builtin_cpu_supports("vpclmulqdq") && !(wish && !strcmp(wish, "pclmul"));
+
+	if (wide && __builtin_cpu_supports("avx512f") && !(wish && !strcmp(wish, "vpclmul256"))) {
 		chosen = run_vpclmul;
 		chosen_name = "vpclmul";
+	} else if (wide && __builtin_cpu_supports("avx2")) {
+		chosen = run_vpclmul256;
+		chosen_name = "vpclmul256";
 	} else if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
 		chosen = run_pclmul;
 		chosen_name = "pclmul";

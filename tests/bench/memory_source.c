@@ -22,7 +22,7 @@ struct bench_feed {
 	void *ring, *put, *publish;
 	struct fc_capture_commit *commit;
 	/* in memory that others watch: frames that came, ns since 1970 of the first and of the last,
-	 * 1 once all are taken, most frames that waited at once */
+	 * 1 once all are taken, most frames that waited at once; [5]: whoever watches sets it: begin */
 	uint64_t *told;
 	uint32_t stop;
 };
@@ -63,11 +63,14 @@ int bench_feed(struct bench_feed *feed)
 	const uint8_t **queue = calloc(feed->descriptors, sizeof *queue);
 	const uint8_t *next = feed->records, *end = feed->records + feed->bytes;
 	uint64_t first = 0, last = 0, came = 0;
-	const uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
 	double bits = 0;
 
 	if (!queue)
 		return -1;
+	while (!__atomic_load_n(&feed->stop, __ATOMIC_ACQUIRE) &&
+	       !__atomic_load_n(&feed->told[5], __ATOMIC_ACQUIRE))
+		nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+	const uint64_t start_ns = clock_ns(CLOCK_MONOTONIC);
 	feed->told[1] = clock_ns(CLOCK_REALTIME);
 	while (!__atomic_load_n(&feed->stop, __ATOMIC_ACQUIRE) && (next < end || first < last)) {
 		const uint64_t gone_ns = clock_ns(CLOCK_MONOTONIC) - start_ns;

@@ -44,6 +44,9 @@ STILL_S = 6.0
 """After which nothing more is expected."""
 STOP_LIMIT_S = 300.0
 STAGING_BYTES_MAX = 3 << 30
+REST_S, REST_SHARE, REST_SLACK_S = 0.5, 0.2, 0.05
+"""A chain that spent less than this share of a core, and a few ticks, for so long has started."""
+CHAIN = {"capture-0", "parse-0", "extract", "update"}
 DROPS = ("ring_full_frames", "nic_missed_frames")
 JOB = """run = "{folder}/run"
 checkpoint = "{folder}/out"
@@ -219,6 +222,7 @@ def run_chain(folder: Path, stream: JobStream, gbps: float) -> Outcome:
 def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]) -> Outcome:
     """Until everything was fed and nothing changes any more."""
     came, moved_s = Outcome(), time.monotonic() + START_LIMIT_S
+    rest = _Rest()
     last_s, at = moved_s, (0, 0, 0)
     with ExitStack() as opened:
         chain: tuple[FrameRing, Staging] | None = None
@@ -241,7 +245,26 @@ def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]
             if place != at or not told[3] or run.unread.exists():
                 at, moved_s = place, now_s
             came.cpu_s |= _cpu_s(run)
+            if not told[5] and rest.reached(now_s, came.cpu_s):
+                told[5] = 1  # training begins on a chain that is up
+                moved_s = now_s
     return came
+
+
+class _Rest:
+    """Whether all stages have started, and have nothing more to do."""
+
+    def __init__(self) -> None:
+        self._since_s, self._spent_s = 0.0, -1.0
+
+    def reached(self, now_s: float, spent_s: dict[str, float]) -> bool:
+        """spent_s: processor time of each stage by now."""
+        total_s = sum(spent_s.values())
+        allowed_s = REST_SLACK_S + REST_SHARE * (now_s - self._since_s)
+        busy = total_s > self._spent_s + allowed_s
+        if busy or not spent_s.keys() >= CHAIN:
+            self._since_s, self._spent_s = now_s, total_s
+        return now_s > self._since_s + REST_S
 
 
 def _cpu_s(run: RunDir) -> dict[str, float]:

@@ -112,7 +112,7 @@ class Hosts:
         inside = ("ip", "netns", "exec", self.switch, "tcpdump")
         # What is still in a block of the kernel when tcpdump is told to end would be lost.
         # The kernel's buffer has slots of the snapshot length: at tcpdump's own 256 KiB it holds a
-        # few hundred frames, and a busy machine keeps tcpdump waiting for longer than that.
+        # thousand frames, and a busy machine keeps tcpdump waiting for longer than that.
         options = ("--immediate-mode", "-U", "-s", "9216", "-B", "262144")
         with subprocess.Popen(
             [*inside, "-i", f"p{rank}", *options, "-w", str(path), "udp port 4791"],

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from flowcheck.wire.ddp_startup.ddp_messages import (
     buckets_of,
@@ -13,6 +14,7 @@ from flowcheck.wire.ddp_startup.ddp_messages import (
     parse_bucket_sizes,
     parse_parameter_count,
     parse_shape_values,
+    shapes_ends,
     weight_broadcasts,
     weights_fits,
 )
@@ -68,3 +70,45 @@ def test_neighbours_in_the_state_are_one_piece_and_ranges_outside_are_refused() 
     assert [(p.state_byte, p.size_bytes) for p in layout.pieces(0, 48)] == [(12, 36), (0, 12)]
     with pytest.raises(ValueError, match="of a bucket of 48"):
         layout.pieces(40, 9)
+
+
+def sent_shapes(model: torch.nn.Module) -> list[int]:
+    """As torch's reducer sends them: sizes and strides of each parameter."""
+    return [n for p in model.parameters() for n in (*p.shape, *p.stride())]
+
+
+@pytest.mark.parametrize("tail", [[], [0], [-1, 5], [1 << 50], [0, 0, 0, 64, 1]])
+def test_the_end_of_the_shapes_is_found_before_anything_that_is_no_shape(tail: list[int]) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Linear(40, 10)
+    )
+    values, count = sent_shapes(model), len(list(model.parameters()))
+    found = shapes_ends(message([*values, *tail], "<i8"), count, 120 * 8)
+    assert found == (len(values) * 8,)
+    assert shapes_ends(message([*values, *tail], "<i8"), count + 30, 120 * 8) == ()
+
+
+def test_shapes_of_a_model_with_scalars_end_where_fewest_parameters_are_scalars() -> None:
+    """Two vectors and a scalar; a third vector behind them would need no scalar."""
+    values = [7, 1, 9, 1]
+    assert shapes_ends(message([*values, 0], "<i8"), 3, 960) == (32,)
+    assert shapes_ends(message([*values, 5, 1], "<i8"), 3, 960) == (48,)
+
+
+def test_the_end_of_long_lists_costs_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowcheck.wire.ddp_startup import parameter_shapes
+
+    seen = 0
+    cost = parameter_shapes.shape_cost
+
+    def counted(sizes: Any, strides: Any) -> int | None:
+        nonlocal seen
+        seen += 1
+        return cost(sizes, strides)
+
+    monkeypatch.setattr(parameter_shapes, "shape_cost", counted)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24)
+    values = sent_shapes(layer) * 40
+    count = 40 * len(list(layer.parameters()))
+    assert shapes_ends(message([*values, 0], "<i8"), count, 120 * 8) == (len(values) * 8,)
+    assert seen <= len(values) // 2 * parameter_shapes.MOST_DIMENSIONS

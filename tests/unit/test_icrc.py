@@ -21,7 +21,7 @@ from flowcheck._core import ffi, lib
 LENGTHS = [*range(0, 300), 511, 512, 513, 1023, 1024, 1090, 4095, 4096, 4200, 65535]
 ETHER = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 """Told, as scapy would else ask the network for them, for seconds."""
-TWINS = ("table", "pclmul", "vpclmul")
+TWINS = ("table", "pclmul", "vpclmul256", "vpclmul")
 
 
 def all_lengths_agree() -> None:

@@ -167,6 +167,11 @@ GRADIENT_ELEMENT_BYTES = Entry(
     "job.gradient_element_bytes", "gradients of {bytes} bytes an element: size of iteration 0"
 )
 BUCKETS = Entry("job.buckets", "{buckets} buckets: the bucket order and bucket sizes broadcasts")
+REST_BY_PLAN = Entry(
+    "job.rest_by_plan",
+    "{came} of {buckets} buckets of the first iteration under that plan had come; the sizes of the "
+    "others are the plan's, and lie between those of all-reduces that were seen",
+)
 BUCKETS_OF_BEFORE = Entry(
     "job.buckets_of_before", "{buckets} buckets: those of the previous incarnation"
 )

@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES
-from flowcheck.wire.ddp_startup.parameter_shapes import ParsedShapes, Shape, parse_shapes
+from flowcheck.wire.ddp_startup.parameter_shapes import (
+    ParsedShapes,
+    Shape,
+    parse_shapes,
+    scalars_at_ends,
+)
 from flowcheck.wire.training_job.gradient_buckets import (
     BROADCAST_CAP_BYTES,
     BucketLayout,
@@ -86,14 +91,11 @@ def shapes_ends(message: NDArray[np.uint8], parameters: int, slack_bytes: int) -
     bad = np.flatnonzero((values <= 0) | (values >= 1 << 48))
     most = int(bad[0]) if len(bad) else len(values)
     least = max(2, -(-max(0, len(message) - slack_bytes) // 8))
-    fits = {
-        8 * stop: found[0]
-        for stop in range(least + least % 2, most + 1, 2)
-        if (found := parse_shapes(values[:stop].tolist(), parameters, most=1))
-    }
+    ends = scalars_at_ends(values[:most].tolist(), parameters)
+    fits = {8 * stop: scalars for stop, scalars in ends.items() if stop >= least}
     # Parameters left out at the end would be scalars beside those that there are.
-    fewest = min((shapes.scalars for shapes in fits.values()), default=0)
-    likely = [end for end, shapes in fits.items() if shapes.scalars == fewest]
+    fewest = min(fits.values(), default=0)
+    likely = [end for end, scalars in fits.items() if scalars == fewest]
     return tuple(likely) if len(likely) == 1 else ()
 
 

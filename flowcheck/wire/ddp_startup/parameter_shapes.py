@@ -119,6 +119,21 @@ def _parsed(
     return ()
 
 
+def scalars_at_ends(values: Sequence[int], parameters: int) -> dict[int, int]:
+    """{end: fewest scalars} for each `end` at which `values[:end]` can be cut into that many
+    parameters, scalars among them. All ends cost one walk over the list."""
+    blocks, most = _blocks(values), _most_scalars(parameters)
+    # Bit n of a place: cuts of what is before it have n parameters.
+    counts = [1] + [0] * len(values)
+    for position, own in enumerate(blocks):
+        if counts[position]:
+            for dimensions, _ in own:
+                counts[position + 2 * dimensions] |= counts[position] << 1
+    wanted = (2 << parameters) - 1
+    dense = {end: (here & wanted).bit_length() - 1 for end, here in enumerate(counts)}
+    return {end: parameters - n for end, n in dense.items() if end and n >= parameters - most}
+
+
 _Blocks = Sequence[Sequence[tuple[int, int]]]
 """[position] -> (dimensions, rank) of every parameter that can start there."""
 

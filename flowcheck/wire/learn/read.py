@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.nccl_transport import (
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
-from flowcheck.wire.learn.align.predicted import predicted
+from flowcheck.wire.learn.align.predicted import predicted, unpaired
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
@@ -46,7 +46,7 @@ from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.scalars import with_scalars_placed
-from flowcheck.wire.learn.search.several import find_communicators
+from flowcheck.wire.learn.search.several import began, find_communicators
 from flowcheck.wire.learn.verdict import formats, lines
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.mixed import may_be_mixed
@@ -261,10 +261,14 @@ def _communicators(
     foretold = None
     if foretell and not own:
         foretold = predicted(left, grants, rules, purse, goes_on=query.hasty)
+    logged = stated.rings if stated is not None else ()
     if foretold is not None:
-        found = [foretold]
+        rest = foretold.left
+        ghosts = unpaired(rest, left, grants)
+        ranks = {c.ring.ranks for c in foretold.communicators}
+        beside = find_communicators(rest, ghosts, rules, purse, logged, near=ranks) if rest else []
+        found = sorted((*foretold.communicators, *beside), key=began)
     else:
-        logged = stated.rings if stated is not None else ()
         found = own + find_communicators(left, grants, rules, purse, logged)
     found = by_stated_model(found, stated, purse)
     placed = [with_scalars_placed(c, stated, query.earlier, purse) for c in found]

@@ -3,9 +3,8 @@
 Its state is a position on each connection. Of what may come next the aligner takes what every
 message seen agrees with, in the order of the program: a collective of a known size first, one that
 only the wire sizes where none of these fits. Several sizes, or several releases of NCCL, may fit at
-a place; each is a way of its own then, and what comes later tells them apart. Two known sizes that
-fit are an open question, and so is a message that nobody expected: then there is no way, and
-whoever asked has to look elsewhere.
+a place; each is a way of its own then, and what comes later tells them apart. A message that nobody
+expected ends a way: where none is left, whoever asked has to look elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
-from flowcheck.wire.learn.cuts.candidates import Op, by_trees, totals_of
+from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_trees, totals_of
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import Cut, State, apply
 from flowcheck.wire.learn.cuts.purse import Purse
@@ -133,10 +132,8 @@ class Aligner:
         ]
         # What is whole is likelier than what would be cut off by the end of what was seen.
         fits = [fit for fit in fits if not fit[1].lost] or fits
-        if len({_named(cut) for _, cut, _ in fits}) > 1:
+        if self._goes_on and all(self._at_end(state) for state, _, _ in fits):
             # While it is on its way sizes fit alike: the likeliest, of which no job is proved yet.
-            if not self._goes_on or not all(self._at_end(state) for state, _, _ in fits):
-                return []
             fits = [fit for fit in fits if _named(fit[1]) == _named(fits[0][1])]
         if not fits:
             fits = [
@@ -179,25 +176,46 @@ class Aligner:
         """The same of a collective whose size the wire tells: of each size that all sends agree
         with, the first one of those that end alike."""
         known: set[object] = set()
-        for ops in self._sizes(state, one, protocol):
-            for op in ops:
-                for after, cut, came in self._fits(state, one, op):
-                    name = after.positions, after.channels, after.rules
-                    if name in known or cut.lost or echoes(cut, self._ring):
-                        continue
-                    known.add(name)
-                    yield after, cut, came
-            if known:
-                return
+        for likely in self._sizes(state, one, protocol):
+            for ops in likely:
+                before = len(known)
+                for op in ops:
+                    for after, cut, came in self._fits(state, one, op):
+                        name = after.positions, after.channels, after.rules
+                        if name in known or cut.lost or echoes(cut, self._ring):
+                            continue
+                        known.add(name)
+                        yield after, cut, came
+                if len(known) > before:
+                    break
 
-    def _sizes(self, state: State, one: Expect, protocol: Protocol) -> Iterator[Iterable[Op]]:
-        """Of the sizes that the wire allows, as much as fits into what was sent before less."""
+    def _sizes(
+        self, state: State, one: Expect, protocol: Protocol
+    ) -> Iterator[Iterable[Iterable[Op]]]:
+        """Of the sizes that the wire allows, as much as fits into what was sent before less; those
+        that have to be told apart by what follows one after the other."""
         places = state.positions, state.channels
         totals = tuple(totals_of(self._ring, *places, one.kind, protocol))
         if one is not EXTRA:
             sizes = (size for total in totals for size in self._ends(state, one, protocol, total))
-            yield (_op(one, protocol, size) for size in sizes)
+            yield ((_op(one, protocol, size) for size in sizes),)
             return
+        yield self._plain(places, one, protocol, totals)
+        if protocol is Protocol.LL128:
+            # Lines of many channels may be some of fewer just as well.
+            yield (
+                [_op(one, protocol, size) for size in totals_of_room(self._ring, one.kind, total)]
+                for total in totals
+            )
+
+    def _plain(
+        self,
+        places: tuple[Positions, Channels],
+        one: Expect,
+        protocol: Protocol,
+        totals: Sequence[int],
+    ) -> Iterator[Iterable[Op]]:
+        """Sums of as many bytes as their sends hold, or of a few less."""
         yield (_op(one, protocol, total) for total in totals[:MOST_EXTRA])
         if self._ring.found:
             yield by_trees(self._ring, *places, protocol)
@@ -207,11 +225,6 @@ class Aligner:
             for less in slacks(self._ring, one.kind, total, protocol)[1:]
             if less < total
         )
-        if protocol is Protocol.LL128:
-            room = (
-                size for total in totals for size in totals_of_room(self._ring, one.kind, total)
-            )
-            yield (_op(one, protocol, size) for size in room)
 
     def _ends(self, state: State, one: Expect, protocol: Protocol, total: int) -> Sequence[int]:
         """What it may hold of so many bytes."""

@@ -1,20 +1,54 @@
-"""A communicator whose trainer's program foretells all that was seen of it."""
+"""Communicators whose trainer's program foretells all that was seen of them.
+
+One program's connections may lie among others': a script's metrics, a tensor-parallel layer,
+another job. The rows that connections were made in say which may be its own; that the program
+foretells every one of their messages, from the count of parameters to gradients, bears it out. What
+is left is of others: sums of a script's own, or for the search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.align.aligner import Aligner, Way
+from flowcheck.wire.learn.align.left_over import sums_beside
 from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.match import settled
 from flowcheck.wire.learn.cuts.purse import Purse
+from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_as
-from flowcheck.wire.programs.ddp import ddp
+from flowcheck.wire.learn.search.started import counts_seen
+from flowcheck.wire.learn.search.together import own_links
+from flowcheck.wire.programs.ddp import BUCKET, PART, ddp
+
+MOST_WAYS_APART = 12
+"""Ways in which a row is parted, of connections of several communicators of the same ranks."""
+
+LEAST_LINKS = 2
+"""Of a communicator among others: what one link alone carries may be part of a larger one."""
+
+MOST_BESIDE = 0.8
+"""Share of another communicator's sends, between the same hosts, that fall into collectives of the
+trainer's. Channels of one have all there but few at their edges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What programs foretell."""
+
+    communicators: tuple[Communicator, ...]
+    left: tuple[Stream, ...]
+    """Connections of others."""
 
 
 def predicted(
@@ -24,11 +58,124 @@ def predicted(
     purse: Purse | None = None,
     *,
     goes_on: bool = False,
-) -> Communicator | None:
-    """The communicator of these connections, where a program foretells all that they carried.
-    purse: counts what is laid over them; goes_on: more comes, and is read then."""
+) -> Foretold | None:
+    """The communicators of which a program foretells all that their connections carried; None: it
+    foretells none. purse: counts what is laid over them; goes_on: more comes, and is read then."""
     cuts = _foretold(streams, grants, rules, purse, goes_on)
-    return None if cuts is None else read_as(cuts, (), None, in_order=True)
+    if cuts is not None:
+        return Foretold((_communicator(cuts),), ())
+
+    def asked(row: Row) -> Cuts | None:
+        if _links(row) < LEAST_LINKS:
+            return None
+        cuts = _foretold(row, unpaired(row, streams, grants), rules, purse, goes_on)
+        return cuts if cuts is not None and _trains(cuts) else None
+
+    found = _apart(streams, asked)
+    own = {id(stream) for cuts in found for edge in cuts.ring.edges for stream in edge.streams}
+    left = tuple(stream for stream in streams if id(stream) not in own)
+    # What starts up there, or runs one way only, may be of the same one.
+    if not found or counts_seen(left) or any(_links(row) < LEAST_LINKS for row in rows(left)):
+        return None
+    if any(may_be_channels(cuts, left) for cuts in found):
+        return None
+    trainers = list(map(_communicator, found))
+    beside, others = sums_beside(left, [one.ring for one in trainers], rules)
+    return Foretold((*trainers, *beside), tuple(others))
+
+
+def unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
+    """Clear-to-send messages of connections whose data was not mirrored, and which can be of this
+    row of these connections: they run between the same hosts, or there is no other row."""
+    paired = {stream.peer for stream in streams}
+    left = [grant for grant in grants if grant.flow.key not in paired]
+    if len(row) == len(streams):
+        return left
+    ends = [{s.key.source, s.key.destination} for s in row]
+    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
+
+
+def _apart(streams: Sequence[Stream], told: Callable[[Row], Cuts | None]) -> list[Cuts]:
+    """Of connections of several communicators those that a program foretells."""
+    made = rows(streams)
+    if own_links([row for row in made if not _closed(row)]):
+        return []  # They may be one ring, seen at ranks that are no neighbours.
+    known: dict[frozenset[int], Cuts | None] = {}
+
+    def asked(row: Row) -> Cuts | None:
+        name = frozenset(map(id, row))
+        if name not in known:
+            known[name] = None if len(row) == len(streams) else told(row)
+        return known[name]
+
+    found: list[Cuts] = []
+    for row in made:
+        found += _most(((row,), *islice(parts(row), MOST_WAYS_APART)), asked)
+    return found or _most(islice(used_together(streams), MOST_WAYS_APART), asked)
+
+
+def _most(ways: Iterable[Sequence[Row]], asked: Callable[[Row], Cuts | None]) -> list[Cuts]:
+    """By the way of parting connections in which a program foretells most of them: channels that
+    carried no byte of its collectives may be left out and none of it contradicts that."""
+    best: list[Cuts] = []
+    for way in ways:
+        found = [cuts for row in way if (cuts := asked(row)) is not None]
+        if _connections(found) > _connections(best):
+            best = found
+        if _connections(best) == sum(map(len, way)):
+            break
+    return best
+
+
+def _closed(row: Row) -> bool:
+    """It runs round a circle of hosts, which is all of a ring."""
+    path = path_of(alone(row, ()))
+    return path is not None and path[-1][1] == path[0][0]
+
+
+def _links(row: Row) -> int:
+    return len({(stream.key.source, stream.key.destination) for stream in row})
+
+
+def _connections(found: Sequence[Cuts]) -> int:
+    return sum(len(edge.streams) for cuts in found for edge in cuts.ring.edges)
+
+
+def _trains(cuts: Cuts) -> bool:
+    """Gradients were reduced behind the start-up, which no other connections show by chance."""
+    return any(cut.op.meaning in (BUCKET, PART) and not cut.lost for cut in cuts.found)
+
+
+def may_be_channels(cuts: Cuts, left: Sequence[Stream]) -> bool:
+    """Some of these connections may be channels of the same communicator, left out: half of the
+    bytes on half of the channels would be a model of a smaller type. They are of others if all of
+    them was seen, and it was mostly sent while this one was silent, or if they lead elsewhere from
+    one of its hosts: those of other hosts may be other ports of these."""
+    links = {(s.key.source, s.key.destination) for edge in cuts.ring.edges for s in edge.streams}
+    spans = [(min(seen), max(seen)) for cut in cuts.found if (seen := cut.times(cuts.ring))]
+    begins, ends = (np.sort(np.array(of, np.int64)) for of in zip(*spans, strict=True))
+    hosts = {host for link in links for host in link}
+    for stream in left:
+        link = stream.key.source, stream.key.destination
+        if not hosts & set(link):
+            return True
+        if link not in links:
+            continue
+        if not stream.from_start or len(stream.sends) < stream.stop:
+            return True
+        times = stream.columns.times_ns
+        under_way = np.searchsorted(begins, times, "right") > np.searchsorted(ends, times, "left")
+        if np.count_nonzero(under_way) > MOST_BESIDE * len(times):
+            return True
+    return False
+
+
+def _communicator(cuts: Cuts) -> Communicator:
+    def again(ring: Ring) -> Cuts:
+        ways = Aligner(ring).followed(ddp)
+        return _cuts(ring, ways[0]) if ways else cuts
+
+    return read_as(cuts, (), None, in_order=True, read_again=again)
 
 
 def _foretold(

@@ -16,9 +16,6 @@ from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.started import ranks_started
 
-MOST_LINKS = 2
-"""Into one rank, and out of it."""
-
 
 def rings_told(
     streams: Sequence[Stream], grants: Sequence[Grants], rules: tuple[NcclEra, ...]
@@ -30,7 +27,7 @@ def rings_told(
     paired = {stream.peer for stream in streams}
     group = alone(streams, [grant for grant in grants if grant.flow.key not in paired])
     path = path_of(group) if group.links else None
-    if path is None or len(group.links) > MOST_LINKS:
+    if path is None:
         beside = sorted(rings_with_trees(streams, rules), key=_penalty)
         yield from (list(alike) for _, alike in groupby(beside, key=_penalty))
         return

@@ -15,7 +15,8 @@ from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, WEIGHTS, Habits
-from flowcheck.wire.learn.trainer.iteration import planned_at
+from flowcheck.wire.learn.trainer.iteration import begun_at, planned_at
+from flowcheck.wire.learn.trainer.rest_of_iteration import buckets_that_tell
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import MAP_BYTES
@@ -75,6 +76,10 @@ def _ahead(communicator: Communicator) -> Ahead | None:
     if habits.stage is Stage.PLANNED:
         seen = sum(cut.op.meaning in GRADIENTS for cut in cuts[planned_at(cuts) :])
         sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
+        if not habits.mapped:
+            first = range(begun_at(cuts), planned_at(cuts))
+            gradients = [cuts[i].op for i in first if cuts[i].op.meaning in GRADIENTS]
+            sizes = sizes[: buckets_that_tell(habits, (op.work_bytes for op in gradients))]
         sizes += [MAP_BYTES * habits.parameters] * habits.mapped
         return [(reduce, size) for size in sizes[seen:]]
     return None

@@ -19,9 +19,12 @@ from flowcheck.wire.training_job import learned_job
 
 
 def evidence(
-    communicator: Communicator, begun: Begun, completions: Mapping[int, Completion]
+    communicator: Communicator,
+    begun: Begun,
+    completions: Mapping[int, Completion],
+    came: int | None = None,
 ) -> tuple[Finding, ...]:
-    """What was read."""
+    """What was read. came: whole buckets of the first iteration under the plan; None: all."""
     ring, habits = communicator.ring, communicator.habits
     how = learning.BUCKETS if habits.buckets else learning.BUCKETS_OF_BEFORE
     how = learning.BUCKETS_BY_MAPS if habits.mapped else how
@@ -44,6 +47,8 @@ def evidence(
         told.append(where)
     if ring.gpus > 1 and len(ring.edges) > 1:
         told.append(learning.NODES(ranks=ring.ranks, nodes=ring.ranks // ring.gpus, gpus=ring.gpus))
+    if came is not None:
+        told.insert(3, learning.REST_BY_PLAN(came=came, buckets=buckets))
     if habits.compressed:
         told.insert(2, learning.GRADIENT_ELEMENT_BYTES(habits.reduced[0]))
     if habits.types is not None and habits.types.beside:

@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.job_learning import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
 from flowcheck.wire.learn.jobs.again import repeats
@@ -31,6 +32,7 @@ from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettle
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, foretold, iteration, planned_at
+from flowcheck.wire.learn.trainer.rest_of_iteration import rest_of_iteration
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
@@ -57,6 +59,8 @@ class Plan:
     first: list[learned_job.CollectiveOp] = field(default_factory=list)
     each: list[learned_job.CollectiveOp] = field(default_factory=list)
     start: Cut | None = None
+    came: int | None = None
+    """Buckets of the first iteration under the plan that came whole; None: all."""
 
 
 def learn_job(
@@ -101,6 +105,9 @@ def _of(
     each = iteration(cuts, plan_at, habits.reduces, whole)
     if not each and ended and first_is_each(habits, cuts):
         each = list(range(begin, plan_at))
+    rest: list[Op] = []
+    if not each and not collected.completions:
+        each, rest = rest_of_iteration(cuts, begin, plan_at, habits) or ([], [])
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
     if why := unsettled(communicator, collected, each):
@@ -119,12 +126,15 @@ def _of(
             gradient = (
                 cuts[i].op.kind is CollectiveKind.ALL_REDUCE and cuts[i].op.meaning in meanings
             )
-            part.append(ring_op(cuts[i], gradient, bucket % count))
+            part.append(ring_op(cuts[i].op, gradient, bucket % count))
             if gradient and i in completions:
                 part.append(_p2p_op(completions[i], bucket % count))
             elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
                 return None, (NO_COMPLETION(),)
             bucket += gradient
+    came = sum(op.role is learned_job.Role.BUCKET for op in plan.each)
+    plan.each += [ring_op(op, True, came + ahead) for ahead, op in enumerate(rest)]
+    plan.came = came if rest else None
     return assembled(communicator, collected, plan), ()
 
 
@@ -160,18 +170,18 @@ def _parameters(habits: Habits) -> tuple[learned_job.Parameter, ...]:
     )
 
 
-def ring_op(cut: Cut, gradient: bool, bucket: int) -> learned_job.CollectiveOp:
+def ring_op(op: Op, gradient: bool, bucket: int) -> learned_job.CollectiveOp:
     """A collective as a job has it."""
     return learned_job.CollectiveOp(
         communicator=0,
-        protocol=cut.op.protocol,
+        protocol=op.protocol,
         role=learned_job.Role.BUCKET if gradient else learned_job.Role.IGNORED,
         bucket=bucket if gradient else 0,
-        kind=cut.op.kind,
-        work_bytes=cut.op.work_bytes,
-        element_bytes=cut.op.element_bytes,
-        root=cut.op.root,
-        algorithm=cut.op.algorithm,
+        kind=op.kind,
+        work_bytes=op.work_bytes,
+        element_bytes=op.element_bytes,
+        root=op.root,
+        algorithm=op.algorithm,
     )
 
 
@@ -228,6 +238,6 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
         bucket_plan_unseen=plan.begun.plan_unseen,
         unused_parameters=plan.begun.never_used,
         gradient_element_bytes=plan.begun.gradient_element_bytes,
-        evidence=evidence(communicator, plan.begun, completions),
+        evidence=evidence(communicator, plan.begun, completions, plan.came),
         assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
     )

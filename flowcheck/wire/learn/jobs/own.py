@@ -65,5 +65,5 @@ def _of(
         number = count()
         for i in chosen:
             gradient = cuts[i].op.meaning == BUCKET
-            part.append(ring_op(cuts[i], gradient, next(number) if gradient else 0))
+            part.append(ring_op(cuts[i].op, gradient, next(number) if gradient else 0))
     return assembled(communicator, collected, plan), ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowcheck.wire.collectives import nccl_wire_format
@@ -166,10 +166,16 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
 
 
 def read_as(
-    likeliest: Cuts, others: Sequence[Cuts], purse: Purse | None, *, in_order: bool
+    likeliest: Cuts,
+    others: Sequence[Cuts],
+    purse: Purse | None,
+    *,
+    in_order: bool,
+    read_again: Callable[[Ring], Cuts] | None = None,
 ) -> Communicator:
-    """The communicator by its likeliest reading, and which others are as good."""
-    won = _by_copies(likeliest, purse)
+    """The communicator by its likeliest reading, and which others are as good. read_again: reads
+    it under fewer releases of NCCL, where no search is needed for that."""
+    won = _by_copies(likeliest, purse, read_again)
     rivals = tuple(
         c
         for c in others
@@ -221,7 +227,7 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
     return found
 
 
-def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:
+def _by_copies(won: Cuts, purse: Purse | None, read_again: Callable[[Ring], Cuts] | None) -> Cuts:
     """Read again under the releases that the copies of each tensor leave, if not all do."""
     left = rules_left(won)
     if left == won.ring.rules:
@@ -229,6 +235,8 @@ def _by_copies(won: Cuts, purse: Purse | None) -> Cuts:
     ring = replace(won.ring, rules=left)
     if all(rule in left for rule in won.state.rules):
         return replace(won, ring=ring)
+    if read_again is not None:
+        return read_again(ring)
     again = cut_stream(ring, Trainer(), purse=purse)
     return again if again.unread <= won.unread else won
 

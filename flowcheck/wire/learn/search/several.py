@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -47,13 +47,15 @@ def find_communicators(
     rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder] = (),
+    near: Collection[int] = (),
 ) -> list[Communicator]:
     """By the rows that connections were made in, or by when they were used, if that leaves nothing
     unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
-    Order: by when each was first used. logged: ring orders as NCCL's log has them."""
-    found = joined(_found(streams, grants, rules, purse, logged), purse)
+    Order: by when each was first used. logged: ring orders as NCCL's log has them; near:
+    ranks of communicators on the same hosts, which these rather have too."""
+    found = joined(_found(streams, grants, rules, purse, logged, near), purse)
     found = with_trees_alone(found, rules, purse)
-    return sorted(map(_told, found), key=_began)
+    return sorted(map(_told, found), key=began)
 
 
 def _told(communicator: Communicator) -> Communicator:
@@ -64,7 +66,8 @@ def _told(communicator: Communicator) -> Communicator:
     return replace(communicator, cuts=replace(cuts, found=scattered(cuts.found, cuts.ring)))
 
 
-def _began(communicator: Communicator) -> int:
+def began(communicator: Communicator) -> int:
+    """When a connection of it was used first."""
     return min(s.flow.first_ns for edge in communicator.ring.edges for s in edge.streams)
 
 
@@ -74,8 +77,10 @@ def _found(
     rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder],
+    near: Collection[int],
 ) -> list[Communicator]:
     search = _Search(streams, grants, rules, logged, purse.budget)
+    search.ranks.update(near)
     best: tuple[float, list[Communicator]] | None = None
     by_trees = read_trees(streams, rules, purse, logged, whole=True)
     if by_trees is not None and not by_trees.cuts.unread:
@@ -83,7 +88,7 @@ def _found(
     if (apart := trees_beside_others(streams, rules, purse, logged)) is not None:
         peers = {stream.peer for edge in apart[0].ring.edges for stream in edge.streams}
         left = [grant for grant in grants if grant.flow.key not in peers]
-        return [apart[0], *_found(apart[1], left, rules, purse, logged)]
+        return [apart[0], *_found(apart[1], left, rules, purse, logged, near)]
     by_trees = by_trees or read_trees(streams, rules, purse, logged)
     if by_trees is not None:
         if not by_trees.cuts.unread:
@@ -106,7 +111,7 @@ def _found(
             if found := search.all_of(way, 1):
                 return found
     for groups in groupings(streams, grants) if streams else ():
-        read = (read_group(group, rules, purse, logged=logged) for group in groups)
+        read = (read_group(group, rules, purse, near=near, logged=logged) for group in groups)
         found = [c for c in read if c is not None]
         if len(found) < len(groups):
             continue

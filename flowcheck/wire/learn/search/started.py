@@ -48,7 +48,7 @@ def starting_up(guesses: Sequence[Ring], purse: Purse | None) -> list[Ring]:
     budget = None if purse is None else purse.budget
     if not guesses or _begins(guesses[0], Purse(MOST_TRIED, budget)):
         return list(guesses[:1])
-    if not _counts_seen(stream for edge in guesses[0].edges for stream in edge.streams):
+    if not counts_seen(stream for edge in guesses[0].edges for stream in edge.streams):
         return []
     least = 0 if purse is None else purse.left - purse.left // SHARE
     begun: list[Ring] = []
@@ -102,7 +102,7 @@ def _starts(stream: Stream) -> Iterator[int]:
             return
 
 
-def _counts_seen(streams: Iterable[Stream]) -> bool:
+def counts_seen(streams: Iterable[Stream]) -> bool:
     """A connection passed on what may be counts of parameters, or its start was not seen."""
     return any(not stream.from_start or any(_runs(stream)) for stream in streams)
 

@@ -210,7 +210,7 @@ def _weights(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
     return {
         i
         for i, cut in enumerate(cuts)
-        if cut.op.meaning == WEIGHTS and cut.op.protocol is Protocol.SIMPLE
+        if cut.op.meaning == WEIGHTS and not cut.op.slack_is_open
         if result_bytes(cut, ring) > WHOLE_BYTES
         if seen_once(cut, ring) and not copies_differ(cut, ring)
     }
