@@ -11,6 +11,11 @@ import msgspec
 from flowcheck.errors import ConfigError, RunDirError
 from flowcheck.findings.finding import Finding
 
+OF_LAB = (
+    *("hosts", "switch", "mtu", "mirror", "erspan", "name", "steps", "rounds", "kill-at"),
+    *("algo", "channels", "heads", "layers", "loss", "nccl", "protocol", "tree-below", "width"),
+)
+"""Settings of the lab's commands, which are options alone."""
 OPTIONS: Mapping[str, Mapping[str, str]] = {
     "replay": {
         "optimizer.learning_rate": "--lr",
@@ -35,6 +40,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "serve.connections": "--connections",
     },
     "analyze": {"model.factory": "--model"},
+    "lab": {key: f"--{key}" for key in OF_LAB},
 }
 """{command: {key: option}}"""
 OF_ALL = {"run": "--run"}

@@ -13,13 +13,13 @@ import msgspec
 
 from flowcheck import foreign_messages
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import (
     ABOVE_TABLES,
     ALSO_UNKNOWN,
     AT_LEAST,
     DID_YOU_MEAN,
     KNOWN_KEYS,
+    NOT_ACCEPTED,
     NOT_STATED,
     ONE_OF,
     UNKNOWN_KEY,
@@ -97,7 +97,7 @@ def _plain(told: str, choices: tuple[str, ...]) -> Finding:
         wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
         found = WORDS.get(wrong[2], wrong[2])
         return WRONG_TYPE(wanted=" or ".join(wanted), found=found)
-    return ERROR_TEXT(kind="config", text=told)
+    return NOT_ACCEPTED(told)
 
 
 def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ behaviour.
 
 Which entries have a remedy: whatever stops an operator. That is each error that is raised (an
 option, a job file, a capture, a checkpoint, a switch refused), each reason why a job is not
-followed, and each lost step. Two kinds need none: a sentence that is the instruction itself
-("must be ...", "...: give another folder"), and a wrapper, whose argument is the finding that has
-it. Facts, evidence, assumptions and progress have none: nothing is to be done about them. What has
-a remedy also has a cause, unless its sentence says the cause. tests/unit/test_remedies.py holds
-this over the places that raise and refuse.
+followed, and each lost step. The sentence says what was found, the cause what it means where the
+sentence does not say it, the remedy what to do: no sentence of an error holds advice. Only a
+wrapper needs none, whose argument is the finding that has it. Facts, evidence, assumptions and
+progress have none: nothing is to be done about them. tests/unit/test_remedies.py holds this over
+the places that raise and refuse.
 """
 
 from __future__ import annotations
@@ -95,20 +95,26 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     @property
     def remedy(self) -> str:
         """What to do; "" where nothing is to be done. Where its own entry has none, that of the
-        first finding among its arguments which has one: of "cannot be saved: {why}" that of why."""
+        findings among its arguments: of "cannot be saved: {why}" that of why. Of a list of findings
+        it is the first one which there is."""
         entry = _entry(self.code)
         if entry is None:
             return "" if self.stored_remedy is msgspec.UNSET else self.stored_remedy
         if entry.remedy:
             return _LINK.sub(r"\1", entry.remedy_of(self.arguments))
-        return next((one.remedy for one in self._within() if one.remedy), "")
+        parts = map(_findings_in, self.arguments.values())
+        first = (next((one.remedy for one in part if one.remedy), "") for part in parts)
+        return " ".join(dict.fromkeys(one for one in first if one))
 
-    def _within(self) -> Iterator[Finding]:
-        """The findings that it is made of."""
-        for value in self.arguments.values():
-            for one in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(one, Finding):
-                    yield one
+    @property
+    def cause(self) -> str:
+        """What it means; "" where its sentence says all. Where its own entry has none, that of the
+        first finding among its arguments which has one, as with the remedy."""
+        entry = _entry(self.code)
+        if entry is not None and entry.cause:
+            return _LINK.sub(r"\1", entry.cause)
+        parts = map(_findings_in, self.arguments.values())
+        return next((one.cause for part in parts for one in part if one.cause), "")
 
 
 class Entry:
@@ -178,9 +184,17 @@ class Entry:
     def remedy_of(self, arguments: Mapping[str, Any]) -> str:
         """What to do, with these arguments in their places."""
         try:
-            return _FORMATTER.vformat(self.remedy, (), {**arguments, FIELD: named_run()})
+            shown = {name: _shown(one, self.between) for name, one in arguments.items()}
+            return _FORMATTER.vformat(self.remedy, (), {**shown, FIELD: named_run()})
         except (LookupError, AttributeError):
             return self.remedy
+
+
+def _findings_in(value: Any) -> Iterator[Finding]:
+    """Those that an argument is, or is a list of."""
+    for one in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(one, Finding):
+            yield one
 
 
 class _Formatter(string.Formatter):

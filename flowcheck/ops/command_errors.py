@@ -40,7 +40,11 @@ def exit_on_error(run: Callable[[], object]) -> None:
         found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
-    ending = {"remedy": found.remedy or None, "exit_code": OPERATOR_ERROR}
+    ending = {
+        "cause": found.cause or None,
+        "remedy": found.remedy or None,
+        "exit_code": OPERATOR_ERROR,
+    }
     print_message(found, ERROR, ending if asks_for_json() else None)
     sys.exit(OPERATOR_ERROR)
 

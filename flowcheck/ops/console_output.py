@@ -59,7 +59,7 @@ def file_growth_bar(path: Path, total_bytes: int) -> Iterator[None]:
 
     def look(shown: Progress) -> None:
         while not done.wait(LOOK_S):
-            shown.update(shown.task_ids[0], completed=min(_held(path), total_bytes))
+            shown.update(shown.task_ids[0], completed=min(_temporary_file_bytes(path), total_bytes))
 
     with write_progress_bar(path.name, total_bytes) as shown:
         watcher = Thread(target=look, args=(shown,), daemon=True)
@@ -73,7 +73,7 @@ def file_growth_bar(path: Path, total_bytes: int) -> Iterator[None]:
                 watcher.join()
 
 
-def _held(path: Path) -> int:
+def _temporary_file_bytes(path: Path) -> int:
     held = 0
     for place in path.parent.glob(f".{path.name}.*.tmp"):
         for file in place.rglob("*") if place.is_dir() else (place,):

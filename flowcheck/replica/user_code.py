@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import pkgutil
+import site
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +28,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NOT_CALLABLE,
     OF_A_CHECKPOINT,
     RAISED,
+    RAISED_IN_FILE,
 )
 from flowcheck.findings.finding import Finding
 
@@ -32,6 +36,9 @@ MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
 """Names of a file's functions that an error lists. A choice of layout."""
+LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+"""Where sysconfig says that Python's own files, and installed ones, lie."""
+OWN_FILES = Path(__file__).parents[1]
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
 """In the environment of a command that kept root's rights, and of what it starts: the finding, as
 JSON, why no code of the user's is called there (stages/privilege/drop_privileges.py)."""
@@ -94,7 +101,7 @@ def load_callable(key: str, where: str) -> Callable[..., Any]:
     except ConfigError:
         raise
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(key, where, RAISED(user_error_text(error))) from error
+        raise ConfigError(key, where, user_error_finding(error)) from error
     if not callable(found):
         raise ConfigError(key, where, NOT_CALLABLE())
     result: Callable[..., Any] = found
@@ -109,6 +116,30 @@ def _forbidden() -> Finding | None:
 def user_error_text(error: BaseException) -> str:
     """What the user's code raised, with the user's own names of files."""
     return f"{type(error).__name__}: {error}".replace(MODULE, "")
+
+
+def user_error_finding(error: BaseException) -> Finding:
+    """What the user's code raised, and in which line of which file of the user's."""
+    place = _place_of(error)
+    within = None if place is None else RAISED_IN_FILE(file=place[0], line=place[1])
+    return RAISED(error=user_error_text(error), place=within)
+
+
+def _place_of(error: BaseException) -> tuple[str, int] | None:
+    """(file, line) of the innermost call in a file that is neither FlowCheck's, nor Python's, nor
+    an installed library's. None: there is none, as of a file with a syntax error, whose own text
+    names its line."""
+    others: list[str | Path] = [
+        *site.getsitepackages(),
+        *(sysconfig.get_path(one) for one in LIBRARIES),
+        OWN_FILES,
+    ]
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if file[:1] != "<" and not any(Path(file).is_relative_to(one) for one in others):
+            found = (file, line)
+    return found
 
 
 def _named(key: str, where: str, module: ModuleType) -> Any:

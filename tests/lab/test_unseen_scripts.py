@@ -91,7 +91,9 @@ def run(
         for line in told["digests"]
     }
     why = told["lost"]["why"] if told["lost"] else told["why"]
-    outcome = Outcome(trainer_digests(digests), replica, why and why["sentence"])
+    outcome = Outcome(
+        trainer_digests(digests), replica, why and f"{why['sentence']} {why.get('remedy', '')}"
+    )
     outcome.check()
     return outcome
 
@@ -108,13 +110,13 @@ OTHERS = [
     ("several_dtypes.py float64 unused", ADAMW, NONE, "state the model, [model] factory"),
     ("several_dtypes.py float16,bfloat16,alone", ADAMW, NONE, "state the model, [model] factory"),
     ("cnn_batchnorm.py unused", MOMENTUM, ALL, ""),
-    ("cnn_batchnorm.py mixed", MOMENTUM, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
+    ("cnn_batchnorm.py mixed", MOMENTUM, NONE, 'dtypes = ["bfloat16", "float32"]'),
     ("unused_branch.py", ADAMW, ALL, ""),
     ("unused_branch.py late", MOMENTUM + "dampening = 0.3\n", ALL, ""),
     ("unused_branch.py never", ADAMW, ALL, ""),
     ("unused_branch.py static", ADAMW, ALL, ""),
-    ("several_dtypes.py bfloat16", ADAMW, NONE, 'state [model] dtypes = ["bfloat16", "float32"]'),
-    ("variants.py fp16", ADAMW, NONE, 'state [model] gradient_dtype = "float16"'),
+    ("several_dtypes.py bfloat16", ADAMW, NONE, 'dtypes = ["bfloat16", "float32"]'),
+    ("variants.py fp16", ADAMW, NONE, 'State `gradient_dtype` in `[model]`: "float16"'),
     ("variants.py static", ADAMW, ALL, ""),
     ("variants.py unused", ADAMW, ALL, ""),
     ("variants.py tied", ADAMW, ALL, ""),
@@ -123,7 +125,7 @@ OTHERS = [
     ("variants.py frozen-scalar", ADAMW, NONE, "frozen parameters"),
     ("variants.py frozen-scalar NCCL_PROTO=Simple", ADAMW, NONE, "frozen parameters"),
     ("variants.py no-sync", ADAMW, ALL, ""),
-    ("variants.py bfloat16", ADAMW, NONE, "state [model] dtype"),
+    ("variants.py bfloat16", ADAMW, NONE, 'State in `[model]`: `dtype = "bfloat16"`'),
     ("variants.py twin", ADAMW, NONE, "as large as one of the buckets"),
     ("variants.py gloo", ADAMW, NONE, "no RDMA write was seen"),
     ("two_models.py", SGD, NONE, "a second model was wrapped"),

@@ -141,7 +141,7 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     assert (memory / "replica").exists()
     code, out, _ = flowcheck("status", "--run", run.root)
     said = " ".join(out.split())
-    assert code == 1 and "gave up at" in said and "make room, then `flowcheck down" in said
+    assert code == 1 and "gave up at" in said and "Make room, then `flowcheck down" in said
     code, out, err = flowcheck("down", "--run", run.root, "--json")
     told = json.loads(out)
     assert (code, told["removed"]) == (0, True), err

@@ -158,20 +158,35 @@ RECORDED_AS_TEXT = (
 )
 """Had no codes when facts were recorded: their sentences are what is compared."""
 WORDS_THEN = {
-    refused.IN_NO_TABLE.code: (("is in no", "is of no"), ("for example by", "as by")),
     refused.NOT_AN_ARGUMENT.code: (("is not an argument", "is no argument"),),
-    refused.UNKNOWN_CLASS.code: (
-        ("for another class state", "of another class"),
-        ("optimizer.factory, which makes it", "optimizer.factory tells how it is made"),
-    ),
 }
 """(now, then) of sentences that say it in other words since."""
+
+SENTENCES_THEN = {
+    refused.IN_NO_TABLE.code: "is of no [[optimizer.each]]: state which optimizer steps it, as by "
+    'parameters = "rest"',
+    refused.LEARNING_RATE_NEEDED.code: "must be stated: the trainer's own, such as "
+    "learning_rate = 1e-4",
+    refused.NAME_NEEDED.code: "the optimizer never crosses the wire: state a class of torch.optim, "
+    'such as {known}; or optimizer.factory = "train.py:make_optimizer"',
+    refused.UNKNOWN_CLASS.code: "torch.optim of torch {torch} has {known}; of another class "
+    "optimizer.factory tells how it is made",
+}
+"""Whole sentences of then: what to do stands beside them now (`remedy`)."""
 
 
 def recorded_as(right: Finding) -> str:
     """A finding as it was recorded: its code, or the sentence of one that had no code."""
     if not right.is_any_of(*RECORDED_AS_TEXT):
         return right.code
+    if right.is_any_of(refused.NAME_NOT_STATED):
+        right = right.arguments["needed"]
+    if (then := SENTENCES_THEN.get(right.code)) is not None:
+        shown = {
+            name: ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in right.arguments.items()
+        }
+        return then.format_map(shown)
     text = str(right)
     for now, then in WORDS_THEN.get(right.code, ()):
         assert now in text, text

@@ -96,11 +96,17 @@ def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "jobs", "told"),
+    ("given", "jobs", "told", "do"),
     [
-        (2, 1, "2 checkpoints, and one job was followed: give one of it"),
-        (1, 2, "1 checkpoint, and 2 jobs were followed: give one of each (--template, each once)"),
+        (2, 1, "2 checkpoints, and one job was followed", "Give one of it."),
+        (
+            1,
+            2,
+            "1 checkpoint, and 2 jobs were followed",
+            "Give one of each job: `--template FILE`, once for each.",
+        ),
     ],
 )
-def test_templates_are_counted_in_words(given: int, jobs: int, told: str) -> None:
-    assert str(template_count_finding(given, jobs)) == told
+def test_templates_are_counted_in_words(given: int, jobs: int, told: str, do: str) -> None:
+    found = template_count_finding(given, jobs)
+    assert (str(found), found.remedy) == (told, do)

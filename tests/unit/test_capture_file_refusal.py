@@ -65,10 +65,10 @@ def test_an_archive_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "entry", "words"),
     [
-        (b"", problems.IS_EMPTY, "capture again"),
+        (b"", problems.IS_EMPTY, "is empty"),
         (b"\xd4\xc3\xb2\xa1", problems.IS_TOO_SHORT, "4 bytes"),
         (HEADER[:20], problems.IS_TOO_SHORT, "20 bytes"),
-        (b"22:13:20.000002 IP6 fe80::1 > fe80::2: UDP\n" * 9, problems.IS_TEXT, "tcpdump -w"),
+        (b"22:13:20.000002 IP6 fe80::1 > fe80::2: UDP\n" * 9, problems.IS_TEXT, "22:13:20.0000"),
         ("<p>h\xfcbsch</p>\n".encode() * 60, problems.IS_TEXT, "<p>"),
         (b"\x01\x02\xff\xfe" * 9, problems.IS_NO_CAPTURE, "01 02 ff fe"),
         (HEADER[:20] + struct.pack("<I", 276), problems.OTHER_LINK_TYPE, "tcpdump -i any"),
@@ -83,6 +83,7 @@ def test_what_is_no_capture_is_named_with_what_to_do(
     path.write_bytes(content)
     found = refused(path)
     assert found.is_any_of(entry) and words in str(found) and str(path) in str(found)
+    assert "tcpdump" in found.remedy or "editcap" in found.remedy
     assert not re.search(r"\(E[A-Z]{3,}\)|Invalid argument|Bad message", str(found))
 
 
@@ -99,14 +100,14 @@ def test_an_interface_of_pcapng_that_is_not_ethernet_is_no_tear(tmp_path: Path, 
                 next(source.frames())
 
 
-def test_a_torn_capture_is_read_after_the_cut_that_its_sentence_states(tmp_path: Path) -> None:
+def test_a_torn_capture_is_read_after_the_cut_that_its_remedy_states(tmp_path: Path) -> None:
     path = tmp_path / "torn.pcap"
     path.write_bytes(CAPTURE[:-7])
     found = refused(path)
     assert found.is_any_of(problems.IS_TORN)
     byte, frames = found.arguments["byte"], found.arguments["frames"]
     assert (byte, frames) == (len(HEADER) + (FRAMES - 1) * len(RECORD), FRAMES - 1)
-    assert f"head -c {byte} {path}" in str(found)
+    assert f"head -c {byte} {path} > NEW" in found.remedy
     path.write_bytes(path.read_bytes()[: int(str(byte))])
     with PcapSource(path) as source:
         assert source.count() == frames

@@ -19,7 +19,7 @@ from flowcheck.findings.finding import Entry, entries
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, LOSS_COUNTERS, VERDICTS
 
 PAGE_JS = Path(__file__).resolve().parents[2] / "flowcheck/ops/watch/page"
-SETTINGS = {"gradient_log"}
+SETTINGS = {"gradient_log", "size_bytes", "slot_bytes"}
 ON_THE_PAGE = [entry for entry in entries().values() if entry.section]
 HANDWRITTEN = re.compile(r"`(The watcher [^`…]+)")
 
@@ -57,7 +57,7 @@ def test_every_entry_on_the_page_says_what_it_means_and_what_to_do(entry: Entry)
 def test_a_changed_sentence_changes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     page, (entry, *_) = PAGE.read_text(), ON_THE_PAGE
     monkeypatch.setattr(entry, "sentence", "{{a}} of {some:,} is {b.c}")
-    assert f"| `{{a}} of … is …` | {entry.cause} | {entry.remedy} |" in filled(page)
+    assert f"| `{{a}} of … is …` | {entry.cause} | {with_ellipses(entry.remedy)} |" in filled(page)
     monkeypatch.setattr(entry, "section", "none_there")
     with pytest.raises(ValueError, match="nowhere"):
         failures_page.table("nowhere")

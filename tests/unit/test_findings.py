@@ -37,6 +37,18 @@ def test_a_finding_is_its_code_and_arguments() -> None:
     assert finding != "step 3 lacks 40,000 bytes: it rained"
 
 
+def test_a_wrapper_has_the_remedies_of_what_it_wraps() -> None:
+    mend = Entry("test.mend", "broken", cause="It fell.", remedy="Mend {it}.", also=("it",))
+    save = Entry("test.save", "not saved", remedy="Make room.")
+    both = Entry("test.both", "{failure}; and {then}")
+    each = Entry("test.each", "{reasons}")
+    found = both(failure=mend(it=["a", "b"]), then=save())
+    assert (found.remedy, found.cause) == ("Mend a, b. Make room.", "It fell.")
+    assert both(failure=save(), then=save()).remedy == "Make room."
+    assert each([WHY(), save(), mend(it=1)]).remedy == "Make room."
+    assert back(found).cause == "It fell." and WHY().cause == ""
+
+
 def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
     why = {"code": "test.why", "arguments": {}, "until_audit": False, "sentence": "it rained"}
     finding = LOST(3, 40000, (WHY(), WHY()))

@@ -155,7 +155,10 @@ def test_the_remedy_is_that_of_the_page(tmp_path: Path) -> None:
     line = error_of("up", job, "--json")
     (row,) = [one for one in PAGE.read_text().splitlines() if "there is no such interface" in one]
     assert line["remedy"] and row.endswith(f"| {line['remedy']} |")
-    assert error_of("doctor", "--need-gib", "nan", "--json")["remedy"] is None
+    assert line["cause"] and f"| {line['cause']} |" in row
+    missing = error_of("replay", tmp_path / "none.pcap", "--source", "file", "--json")
+    assert missing["remedy"] and missing["cause"]
+    assert error_of("doctor", "--need-gib", "nan", "--json")["cause"] is None
 
 
 def test_status_has_its_error_once(tmp_path: Path) -> None:
@@ -166,8 +169,9 @@ def test_status_has_its_error_once(tmp_path: Path) -> None:
 
 
 def test_for_people_it_is_a_sentence_as_before(tmp_path: Path) -> None:
-    sentence, remedy = refused("status", "--run", tmp_path).splitlines()
+    sentence, cause, remedy = refused("status", "--run", tmp_path).splitlines()
     assert sentence.endswith(str(NO_CHAIN_STARTED(tmp_path, FOUND_EMPTY())))
+    assert cause == f"  {NO_CHAIN_STARTED(tmp_path, FOUND_EMPTY()).cause}"
     assert remedy == f"  {NO_CHAIN_STARTED(tmp_path, FOUND_EMPTY()).remedy}"
 
 

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog import refused_lab_options as options
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
-from flowcheck.findings.catalog.refused_lab_options import NCCL_VERSION
+from flowcheck.findings.catalog.refused_lab_options import NCCL_VERSION, SCRIPT_REFUSES
 from flowcheck.findings.catalog.refused_options import JOBS_FROM_START, KILL_CONTRADICTS, TREE_HOSTS
 from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.lab import cluster
@@ -59,7 +58,9 @@ def contradicted(option: str) -> Like:
 
 def unrecognized(words: str) -> Like:
     """argparse's own words, of the script's parser and of the lab's."""
-    return like(ERROR_TEXT, key="arguments", text=re.compile(f"unrecognized arguments: {words}"))
+    return like(
+        SCRIPT_REFUSES, key="arguments", text=re.compile(f"unrecognized arguments: {words}")
+    )
 
 
 @pytest.mark.parametrize(

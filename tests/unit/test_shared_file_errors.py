@@ -44,7 +44,7 @@ def test_memory_that_is_full_is_told_with_what_is_free_and_what_holds_it(small: 
     there = os.statvfs(small)
     assert found.arguments["free_mib"] == there.f_bavail * there.f_frsize >> 20
     assert found.arguments["folder"] == str(small) and "ring-0" in str(found.arguments["what"])
-    assert "--leftovers" in str(found) and not (small / "ring-0").exists()
+    assert "--leftovers" in found.remedy and not (small / "ring-0").exists()
 
 
 def test_huge_pages_that_are_gone_are_told_with_how_to_reserve_more(
@@ -56,7 +56,7 @@ def test_huge_pages_that_are_gone_are_told_with_how_to_reserve_more(
         lambda: Staging.create(small / "staging-0", messages=1 << 16, data_bytes=8 << 20)
     )
     assert found.is_any_of(files.NO_HUGE_PAGES_LEFT) and found.arguments["free_mib"] == 6
-    assert "scripts/hugepages reserve" in str(found)
+    assert "scripts/hugepages reserve" in found.remedy
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.findings.catalog.mirror_session_rules import OVERLAP_UNCHECKED
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.config_rendering import CommandPart, render
 from tests.unit.test_cli import flowcheck, refused
@@ -193,7 +194,7 @@ def test_limits_of_a_platform_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--gradient-bytes", "5"), "--members and --step-s together"),
+        (("--gradient-bytes", "5"), "--members and --step-s says nothing without the others"),
         (("--roce-mtu", "1500"), "256, 512, 1024, 2048, 4096"),
         (("--source-gbps", "nan"), "must be a finite number"),
         (("--monitor-gbps", "inf"), "must be a finite number"),
@@ -224,7 +225,10 @@ def test_people_read_a_line_for_each_rule() -> None:
     code, out, _ = flowcheck("switch", "check", *EOS, *HUNDRED, "--source", "Ethernet1/1")
     assert code == 0
     assert out.splitlines()[0].split()[:2] == ["ok", "ports"]
-    assert {line.split()[0] for line in out.splitlines()} == {"ok", "warn"}
+    rules = [line for line in out.splitlines() if not line.startswith(" ")]
+    assert {line.split()[0] for line in rules} == {"ok", "warn"}
+    at = out.splitlines().index(next(line for line in rules if line.startswith("warn")))
+    assert out.splitlines()[at + 1].strip() == OVERLAP_UNCHECKED().remedy
 
 
 def test_a_program_reads_numbers_and_no_text_of_them() -> None:

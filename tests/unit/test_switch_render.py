@@ -144,7 +144,7 @@ def test_a_tunnel_is_said_in_the_platforms_words_or_refused(os: str) -> None:
     if switch_platforms.platform_named(os).erspan is None:
         assert os not in ROUTED
         error = refused("switch", "render", *words(os, erspan=True), *sources)
-        assert "use --monitor" in error
+        assert "Use `--monitor`." in error
         return
     out = bare(os, *sources, erspan=True)
     at = 0
@@ -182,13 +182,13 @@ def test_one_direction_a_session_takes_the_next_number_for_the_other() -> None:
     ("given", "sentence"),
     [
         (["--source", "Ethernet0:rx", "--source", "Ethernet4:tx"], "one direction for all ports"),
-        (["--source", "Ethernet0", "--source", "Ethernet0:tx"], "name each port once"),
+        (["--source", "Ethernet0", "--source", "Ethernet0:tx"], "Name each port once"),
         (["--source", "Ethernet124"], "copied again"),
         (["--source", "eth0"], "looks like Ethernet0"),
         (["--source", "Ethernet0:up"], ":rx, :tx or :both"),
         (["--source", "Ethernet0", "--session", "a b"], "at most 16"),
         (["--source", "Ethernet0", "--bridge", "br0"], "has no bridges"),
-        (["--source", "Ethernet0", "--form", "u32"], "leave --form out"),
+        (["--source", "Ethernet0", "--form", "u32"], "Leave `--form` out"),
         (["--source", "Ethernet0", "--part", "boot"], "look, setup, check, save, remove"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_number_is_never_taken_in_silence() -> None:
 
 
 def test_the_nearest_system_is_named() -> None:
-    assert "did you mean cumulus?" in refused(
+    assert "Did you mean cumulus?" in refused(
         "switch", "render", "--os", "cumulos", "--source", "a"
     )
 

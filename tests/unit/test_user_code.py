@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NO_FUNCTION,
     NOT_CALLABLE,
     RAISED,
+    RAISED_IN_FILE,
 )
 from flowcheck.ops.planning.meta_device_model import load_model
 from flowcheck.replica.user_code import (
@@ -103,6 +104,29 @@ def test_what_is_named_and_is_no_function_is_said_with_its_key(
     monkeypatch.chdir(tmp_path)
     with refused_as(wanted, kind=ConfigError, key="optimizer.schedule", value=repr(where)):
         load_callable("optimizer.schedule", where)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [("1 / 0\n", 2), ("def make():\n    return deep()\ndef deep():\n    return [][1]\n", 5)],
+)
+def test_an_error_of_the_script_tells_its_file_and_line(
+    tmp_path: Path, body: str, line: int
+) -> None:
+    script = tmp_path / "net.py"
+    script.write_text("import json\n" + body)
+    with pytest.raises(ConfigError) as caught:
+        load_model(f"{script}:make", [], dtype=None, loss=None)
+    place = RAISED_IN_FILE(file=script.resolve(), line=line)
+    assert caught.value.right.arguments["place"] == place
+
+
+def test_an_error_that_no_line_of_the_script_raises_has_no_place(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("def make(:\n")
+    with pytest.raises(ConfigError) as caught:
+        load_callable("MODEL", f"{tmp_path / 'net.py'}:make")
+    assert caught.value.right.arguments["place"] is None
+    assert "(net.py, line 1)" in str(caught.value.right.arguments["error"])
 
 
 def test_a_package_is_looked_up_from_where_the_command_runs(

@@ -20,8 +20,9 @@ AS_STATED = Entry(
 # Why a checkpoint is not the base.
 OF_WHICH_JOB_OPEN = Entry(
     "base.of_which_job_open",
-    "{file}: which of the jobs it is the base of is unknown ({reasons}); name the job with --run "
-    "{run!q}/jobs/N",
+    "{file}: which of the jobs it is the base of is unknown ({reasons})",
+    also=("run",),
+    remedy="Name the job: `--run {run!q}/jobs/N`.",
 )
 OF_SEVERAL_JOBS = Entry(
     "base.of_several_jobs",
@@ -33,36 +34,35 @@ OF_JOB = Entry("base.of_job", "job {number}: {why}")
 CHAIN_HAS_ENDED = Entry(
     "base.chain_has_ended",
     "{run}: the chain there has ended, so no base is awaited",
-    cause="A base is given to a running chain.",
     remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck up "
     "JOB.toml{this_run!o}` follows the job again.",
 )
 NO_JOB_YET = Entry(
     "base.no_job_yet",
     "{run}: no job has been learned yet, so no base is awaited",
-    cause="The chain has not learned a job: there is no replica to give a state to.",
     remedy="`flowcheck status{this_run!o}` shows what learning waits for; give the base when it "
     "shows a job.",
 )
 STATE_KNOWN = Entry(
     "base.state_known",
     "{run}: the replica's state is known, so no base is awaited",
-    cause="The replica has its optimizer's state already.",
     remedy="Nothing is to be done. `flowcheck audit FILE{this_run!o}` compares the replica with "
     "the file.",
 )
 NO_UPDATER = Entry(
     "base.no_updater",
-    "{run}: no updater is running that could take a file; start it with `flowcheck up "
-    "JOB.toml{this_run!o}`",
+    "{run}: no updater is running that could take a file",
     remedy=UP,
 )
 START_WAS_SEEN = Entry(
     "base.start_was_seen",
-    "{run}: the job's start was captured, so where it began is known: leave out --then and --after",
+    "{run}: the job's start was captured, so where it began is known",
+    remedy="Leave `--then` and `--after` out.",
 )
 BEING_JOINED = Entry(
-    "base.being_joined", "{run}: the job is being joined again at this moment: try again later"
+    "base.being_joined",
+    "{run}: the job is being joined again at this moment",
+    remedy="Run the command again in a minute.",
 )
 NOT_WHAT_IT_BEGAN_WITH = Entry(
     "base.not_what_it_began_with",
@@ -80,9 +80,11 @@ STATED_ELSEWHERE = Entry(
 )
 PLACE_UNKNOWN = Entry(
     "base.place_unknown",
-    "{run}: the job was joined midstream; its steps {first} to {last} since then are logged, but "
-    "no frame shows which of them follows this file: give the trainer's next checkpoint too "
-    "(--then FILE), or state after how many logged steps it was written (--after N)",
+    "{run}: the job was joined midstream; its steps {first} to {last} since then are "
+    "logged, but no frame shows which of them follows this file",
+    remedy="Give the trainer's next checkpoint too (`flowcheck base FILE --then LATER{run!o}`), "
+    "or state after how many logged steps it was written (`flowcheck base FILE --after "
+    "N{run!o}`).",
 )
 PLACE_NOT_LOGGED = Entry(
     "base.place_not_logged",
@@ -92,7 +94,12 @@ PLACE_NOT_LOGGED = Entry(
     remedy="Give a checkpoint written within those steps; `flowcheck status{this_run!o}` shows "
     "which are logged.",
 )
-BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {events}")
+BASE_REFUSED = Entry(
+    "base.refused",
+    "{run}: the updater refused the base",
+    also=("events",),
+    remedy="{events} has the updater's reason; give another checkpoint of this job.",
+)
 
 # Where in the log a checkpoint was written.
 LATER_FILE_NOT_LATER = Entry(
@@ -103,8 +110,8 @@ LATER_FILE_NOT_LATER = Entry(
 )
 TOO_FEW_STEPS_LOGGED = Entry(
     "base.too_few_steps_logged",
-    "{logged} steps are logged, but {needed} lie between steps {step} and {later}: wait until they "
-    "are logged, or give checkpoints that lie closer together",
+    "{logged} steps are logged, but {needed} lie between steps {step} and {later}",
+    remedy="Wait until they are logged, or give checkpoints that lie closer together.",
 )
 SEVERAL_PLACES = Entry(
     "base.several_places",
@@ -150,8 +157,9 @@ FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
 # Audits.
 AUDITED_JOB_OPEN = Entry(
     "audit.of_which_job_open",
-    "{file}: which of the jobs it belongs to is unknown ({reasons}); --run {run!q}/jobs/N compares "
-    "it with job N",
+    "{file}: which of the jobs it belongs to is unknown ({reasons})",
+    also=("run",),
+    remedy="Name the job: `--run {run!q}/jobs/N` compares the file with job N.",
 )
 EQUAL_TO_SEVERAL = Entry(
     "audit.equal_to_several",
@@ -170,8 +178,9 @@ NO_REPLICA = Entry(
 )
 STEP_UNKNOWN = Entry(
     "audit.step_unknown",
-    "{file}: nothing in it says at which step it was written: its optimizer keeps no state, and it "
-    "holds no step counter; state it with --step N",
+    "{file}: nothing in it says at which step it was written: its optimizer keeps no "
+    "state, and it holds no step counter",
+    remedy="State the step: `flowcheck audit FILE --step N{this_run!o}`.",
 )
 OTHER_STEP = Entry(
     "audit.other_step",

@@ -27,43 +27,49 @@ NO_PACKET_SOCKET = Entry(
     "captured.no_packet_socket",
     "this process has no packet socket at {interface}: frames that the kernel drops there are not "
     "known",
-    cause="The kernel's count of dropped frames belongs to a socket that this process does not "
-    "have.",
     remedy="Nothing is lost by it. `ethtool -S INTERFACE` shows the NIC's own counters.",
 )
 CAPTURE_IS_A_FOLDER = Entry(
-    "captured.is_a_folder", "{path}: is a folder; name the capture files in it"
+    "captured.is_a_folder",
+    "{path}: is a folder, not a capture file",
+    remedy="Name the capture files in it, as `{path}/*.pcap` does in a shell.",
 )
 NEITHER_FORMAT = "{path}: neither pcap nor pcapng"
 IS_COMPRESSED = Entry(
     "captured.is_compressed",
-    NEITHER_FORMAT + " but compressed by {program}: unpack it first: `{command}`",
+    "{path}: neither pcap nor pcapng but compressed by {program}",
+    also=("command",),
     section="arrival",
     cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
-    remedy="Run the command of the sentence, and name the unpacked file.",
+    remedy="Unpack it with `{command}`, and name the unpacked file.",
 )
 IS_TEXT = Entry(
     "captured.is_text",
-    NEITHER_FORMAT + " but text, which begins {begin}: packets cannot be read out of what tcpdump "
-    "or tshark print; name the file that tcpdump -w FILE wrote",
+    "{path}: neither pcap nor pcapng but text, which begins {begin}",
     section="arrival",
     cause="The output of tcpdump without `-w`, a log, or a page that a download gave instead.",
-    remedy="Capture with `tcpdump -i INTERFACE -s 0 -w FILE`.",
+    remedy="Name the file that `tcpdump -i INTERFACE -s 0 -w FILE` wrote: packets cannot be "
+    "read out of what tcpdump or tshark print.",
 )
 IS_NO_CAPTURE = Entry(
     "captured.is_no_capture",
-    NEITHER_FORMAT + " (its first bytes are {begin}): name a file of tcpdump, dumpcap or "
-    "Wireshark; what only Wireshark reads is converted by editcap -F pcapng {path} NEW",
+    "{path}: neither pcap nor pcapng (its first bytes are {begin})",
+    cause="The file is of another kind, or of a format that only Wireshark reads.",
+    remedy="Name a file of tcpdump, dumpcap or Wireshark. What only Wireshark reads is "
+    "converted by `editcap -F pcapng OLD NEW`.",
 )
 IS_EMPTY = Entry(
     "captured.is_empty",
-    "{path}: is empty: the program that captured was ended before it wrote, or its disk was full; "
-    "capture again",
+    "{path}: is empty",
+    cause="The program that captured was ended before it wrote, or its disk was full.",
+    remedy="Capture again, and let the program end by itself or by Ctrl-C: `tcpdump -i "
+    "INTERFACE -s 0 -w FILE`.",
 )
 IS_TOO_SHORT = Entry(
     "captured.is_too_short",
-    "{path}: {bytes} bytes are too short for a capture file: the program that captured was ended "
-    "while it began, or its disk was full; capture again",
+    "{path}: {bytes} bytes are too short for a capture file",
+    cause="The program that captured was ended while it began, or its disk was full.",
+    remedy="Capture again: `tcpdump -i INTERFACE -s 0 -w FILE`.",
 )
 IS_MISSING = Entry(
     "captured.is_missing",
@@ -74,35 +80,35 @@ IS_MISSING = Entry(
 IS_UNREADABLE = Entry(
     "captured.is_unreadable",
     "{path}: cannot be opened: {error}; this command runs as {user}",
-    cause="This user may not read the file.",
     remedy="Run the command as root, or give this user the right to read it (`chmod`, `chown`).",
 )
 OTHER_LINK_TYPE = Entry(
     "captured.other_link_type",
-    "{path}: has link type {number}, {name}, and only Ethernet (1) has the frames that a mirror "
-    "port sends: capture at the port's own interface (tcpdump -i eth1, not -i any)",
+    "{path}: has link type {number}, {name}, and only Ethernet (1) has the frames that a "
+    "mirror port sends",
     section="arrival",
     cause="`tcpdump -i any`, a tunnel or a wireless interface gives frames of another kind.",
-    remedy="Capture at the interface that the mirror port is connected to.",
+    remedy="Capture at the interface that the mirror port is connected to: `tcpdump -i eth1`, "
+    "not `-i any`.",
 )
 OTHER_PCAP_VERSION = Entry(
     "captured.other_pcap_version",
-    "{path}: is of pcap version {version}, and FlowCheck reads 2: convert it by editcap -F pcapng "
-    "{path} NEW",
+    "{path}: is of pcap version {version}, and FlowCheck reads 2",
+    cause="A very old program wrote it, or the file is damaged at its beginning.",
+    remedy="Convert it: `editcap -F pcapng OLD NEW`.",
 )
 IS_TORN = Entry(
     "captured.is_torn",
-    "{path}: is torn at byte {byte:,} of {bytes:,} ({what}): {frames:,} frames before it are "
-    "whole; to read them, cut it there (head -c {byte} {path} > NEW), or capture again",
+    "{path}: is torn at byte {byte:,} of {bytes:,} ({what}): {frames:,} frames before it are whole",
     section="arrival",
     cause="The program that captured was killed, its disk became full, or the file was copied "
     "before it was whole.",
-    remedy="Cut it as the sentence says: the steps whose frames come later are not in it.",
+    remedy="To read them, cut the file there: `head -c {byte} {path!q} > NEW`. Steps whose "
+    "frames come later are not in it; to have those, capture again.",
 )
 CAPTURE_REFUSED = Entry(
     "captured.refused",
     "{path}: cannot be read as a capture: {error}",
-    cause="The file is no capture that FlowCheck reads.",
     remedy="Convert it: `editcap -F pcapng OLD NEW`, or capture again with `tcpdump -w FILE`.",
 )
 
@@ -129,10 +135,10 @@ LOSS_STOPS_REPLICA = Entry(
 )
 LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",
-    "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights (of the "
-    "job of communicator {communicator}): no replica can begin from them; give it a checkpoint of "
-    "the trainer (`flowcheck base FILE{this_run!o}`), or start the job again while the capture "
-    "runs",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights "
+    "(of the job of communicator {communicator}): no replica can begin from them",
+    remedy="Give it a checkpoint of the trainer (`flowcheck base FILE{this_run!o}`), or start "
+    "the job again while the capture runs.",
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",

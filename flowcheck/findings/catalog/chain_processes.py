@@ -11,7 +11,6 @@ EXITED = Entry("process.exited", "ended with exit code {code}")
 STAGE_SAYS = Entry(
     "process.stage_says",
     "{stage}: {what}",
-    cause="The stage ended for this reason.",
     remedy="See what it names; the stage's log in the run directory has the rest.",
 )
 JOB_SAYS = Entry("process.job_says", "job {job}: {what}")
@@ -75,13 +74,22 @@ BROKE = Entry(
 )
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
-    "the process that starts captures is gone: stop the chain and start it again",
+    "the process that starts captures is gone",
+    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
+    "JOB.toml{this_run!o}`).",
 )
 CAPTURE_STARTER_FAILED = Entry(
     "process.capture_starter_failed",
-    "the process that starts captures is gone ({error}): stop the chain and start it again",
+    "the process that starts captures is gone ({error})",
+    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
+    "JOB.toml{this_run!o}`).",
 )
-STAGE_UNKNOWN = Entry("process.stage_unknown", "must be one of {stages}")
+STAGE_UNKNOWN = Entry(
+    "process.stage_unknown",
+    "no such stage",
+    also=("stages",),
+    remedy="Name one of {stages}.",
+)
 NUMBER_UNKNOWN = Entry(
     "process.number_unknown",
     "the chain has {count} {per}s, counted from 0",
@@ -91,7 +99,9 @@ NUMBER_UNKNOWN = Entry(
 )
 SOCKET_PATH_TOO_LONG = Entry(
     "process.socket_path_too_long",
-    "the path of a socket in it is longer than {bytes} bytes: choose a shorter run directory",
+    "the path of a socket in it is longer than {bytes} bytes",
+    cause="The kernel allows no longer path for a socket.",
+    remedy="Choose a run directory with a shorter path: `run` in the job file, or `--run`.",
 )
 
 # Events of a chain.

@@ -79,7 +79,7 @@ NO_MANIFEST = Entry(
 )
 FORMAT_UNKNOWN = Entry(
     "manifest.format_unknown",
-    "{where}: has format {format}, this release reads {known}: update FlowCheck",
+    "{where}: has format {format}, this release reads {known}",
     remedy="Read it with the release of FlowCheck that wrote it, or a newer one.",
 )
 MANIFEST_CHANGED = Entry(
@@ -89,7 +89,8 @@ MANIFEST_CHANGED = Entry(
 )
 SEVERAL_FILES = Entry(
     "manifest.several_files",
-    "{manifest}: lists {files} files, not {file} alone: name the folder that holds them",
+    "{manifest}: lists {files} files, not {file} alone",
+    remedy="Name the folder that holds them.",
 )
 
 # What a manifest, or a list of files, says.

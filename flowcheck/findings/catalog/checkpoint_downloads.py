@@ -22,8 +22,8 @@ CANNOT_LISTEN = Entry(
 )
 TOKEN_FILE = Entry(
     "serve.token_file",
-    "must hold one token of at least {characters} ASCII characters on one line; `head -c 24 "
-    "/dev/urandom | base64` makes one",
+    "must hold one token of at least {characters} ASCII characters on one line",
+    remedy="Make one: `openssl rand -base64 24 > FILE`, then `chmod 600 FILE`.",
 )
 FILE_UNREADABLE = Entry(
     "serve.file_unreadable",
@@ -33,8 +33,8 @@ FILE_UNREADABLE = Entry(
 )
 TOO_MANY_IN_MEMORY = Entry(
     "serve.too_many_in_memory",
-    "{steps} steps that lie in memory alone are being downloaded, and there is no room for "
-    "another: ask for one of these, or try again later",
+    "{steps} steps that lie in memory alone are being downloaded, and there is no room for another",
+    remedy="Ask for one of these steps, or try again when a download has ended.",
 )
 CERTIFICATE_AND_KEY = Entry(
     "serve.certificate_and_key",
@@ -48,7 +48,11 @@ CERTIFICATE_AND_OWN_KEY = Entry(
     cause=_KEY_PAIR,
     remedy="Give the key that belongs to the certificate with `--tls-key`, without a password.",
 )
-CA_WITHOUT_TLS = Entry("serve.ca_without_tls", "is of https://..., not of {url}: leave it out")
+CA_WITHOUT_TLS = Entry(
+    "serve.ca_without_tls",
+    "is of https://..., not of {url}",
+    remedy="Leave the option out, or give the URL with https:// if the server has a certificate.",
+)
 INVALID_CA = Entry(
     "serve.invalid_ca",
     "is not a certificate in PEM: {error}",
@@ -93,7 +97,6 @@ CONNECTION_FAILED = Entry("download.connection_failed", "{kind}: {error}")
 NO_HOST = Entry(
     "download.no_host",
     "names no host",
-    cause="The URL has no host behind `//`.",
     remedy="State it whole: `http://HOST:PORT`.",
 )
 BUSY = Entry(
@@ -148,11 +151,12 @@ STEP_OF_NAME = Entry(
 NOTHING_DURABLE = Entry(
     "download.nothing_durable",
     "{url}: holds no finished checkpoint: it has no {latest} file",
-    cause="No checkpoint has been finished there.",
     remedy="Check the URL; `flowcheck status --run DIR` of the chain shows when it last saved one.",
 )
 REMOVED = Entry(
-    "download.removed", "{url}: {name} was removed to make room for newer ones: ask for those"
+    "download.removed",
+    "{url}: {name} was removed to make room for newer ones",
+    remedy="Ask for one of the newer steps.",
 )
 MORE_THAN_ASKED = Entry(
     "download.more_than_asked",
@@ -167,7 +171,10 @@ OTHER_RANGE = Entry(
     remedy=_CHECK_SERVER,
 )
 FILE_REPLACED = Entry(
-    "download.file_replaced", "{url}: {file} was replaced there meanwhile: start again"
+    "download.file_replaced",
+    "{url}: {file} was replaced there meanwhile",
+    cause="The server wrote a newer checkpoint of that name during the download.",
+    remedy="Run the command again: it begins with the new file.",
 )
 UNEXPECTED_STATUS = Entry(
     "download.unexpected_status",
@@ -195,7 +202,6 @@ DENIED = Entry(
 REFUSED = Entry(
     "download.refused",
     "{url}: {said}",
-    cause="The server refused the request, for the reason it gives.",
     remedy="Correct the URL, `--job` or `--step` as it says.",
 )
 UNTRUSTED = Entry(
@@ -228,8 +234,8 @@ DAMAGED_STEP = Entry(
 )
 DISK_TOO_SMALL = Entry(
     "download.disk_too_small",
-    "{folder}: {missing:,} bytes are still to be downloaded, and {free:,} are free there: make "
-    "room, or download to another disk",
+    "{folder}: {missing:,} bytes are still to be downloaded, and {free:,} are free there",
+    remedy="Make room there (`df`), or download to another disk.",
 )
 DOWNLOAD_RUNNING = Entry(
     "download.running",

@@ -11,8 +11,18 @@ FORMAT_WROTE_NO_FILE = Entry(
     cause="The module of that checkpoint format does not tell which files it wrote.",
     remedy="Correct the module as the sentence says, or choose another `--format`.",
 )
-ONE_OF = Entry("checkpoint_option.one_of", "must be one of {choices}")
-KEYS_FORM = Entry("checkpoint_option.keys_form", "must be PART=KEY,... with PART one of {parts}")
+ONE_OF = Entry(
+    "checkpoint_option.one_of",
+    "not a known value",
+    also=("choices",),
+    remedy="Give one of {choices}.",
+)
+KEYS_FORM = Entry(
+    "checkpoint_option.keys_form",
+    "not of the form PART=KEY,... with PART one of {parts}",
+    remedy="Write it as in `--keys model=state_dict`: the part, and the key that holds it in "
+    "the file.",
+)
 KEY_OF_OTHER_PART = Entry(
     "checkpoint_option.key_of_other_part",
     "{key} is another part's key",
@@ -27,15 +37,25 @@ KEY_TWICE = Entry(
 )
 OF_OTHER_FORMAT = Entry(
     "checkpoint_option.of_other_format",
-    "is an option of --format {formats}, not of {given}: leave it out",
+    "is an option of --format {formats}, not of {given}",
+    remedy="Leave it out, or write that format.",
 )
 LIKE_WITH_TEMPLATE = Entry(
     "checkpoint_option.like_with_template",
-    "is an option of --format; a --template holds all that --like could give: leave it out",
+    "is an option of --format; a --template holds all that --like could give",
+    remedy="Leave it out.",
 )
-ZERO_STAGE = Entry("checkpoint_option.zero_stage", "must be 0, 1 or 2: ZeRO stage 3 is not written")
+ZERO_STAGE = Entry(
+    "checkpoint_option.zero_stage",
+    "must be 0, 1 or 2",
+    cause="The files of ZeRO stage 3 are not written.",
+    remedy="Give `--zero 0`, 1 or 2; of stage 3 DeepSpeed makes its own files when the job "
+    "saves again.",
+)
 LIKE_WITHOUT_CONFIG = Entry(
-    "checkpoint_option.like_without_config", "holds no config.json: name the model's folder"
+    "checkpoint_option.like_without_config",
+    "holds no config.json",
+    remedy="Name the model's folder, the one with config.json.",
 )
 LIKE_FILE_TOO_LARGE = Entry(
     "checkpoint_option.like_file_too_large",
@@ -45,7 +65,8 @@ LIKE_FILE_TOO_LARGE = Entry(
 )
 ONE_OPTIMIZER_ONLY = Entry(
     "checkpoint_option.one_optimizer_only",
-    "{format} keeps the state of one optimizer, the job has {optimizers}: write another format",
+    "{format} keeps the state of one optimizer, the job has {optimizers}",
+    remedy="Write another format: `flowcheck restore --help` lists them under `--format`.",
 )
 FORMAT_CANNOT_HOLD = Entry(
     "checkpoint_option.format_cannot_hold",

@@ -90,8 +90,16 @@ STOPPED = Entry(
 
 # The settings.
 
-NEEDS_FSSPEC = Entry("store.needs_fsspec", "needs fsspec: pip install fsspec")
-NEEDS_PACKAGE = Entry("store.needs_package", "needs {package}: pip install {package}")
+NEEDS_FSSPEC = Entry(
+    "store.needs_fsspec",
+    "needs fsspec, which is not installed",
+    remedy="`pip install fsspec` in the Python that runs FlowCheck.",
+)
+NEEDS_PACKAGE = Entry(
+    "store.needs_package",
+    "needs {package}, which is not installed",
+    remedy="`pip install {package}` in the Python that runs FlowCheck.",
+)
 NEEDS_MORE = Entry(
     "store.needs_more",
     "needs a package that is not installed: {error}",
@@ -116,19 +124,20 @@ OPTIONS_REFUSED = Entry(
 _ASIDE = "Name another `persist.target`, or move the file aside."
 LEDGER_UNREADABLE = Entry(
     "ledger.unreadable",
-    "{ledger}: not a list of checkpoints of FlowCheck ({error}): nothing is written or removed "
-    "there; name another persist.target, or move that file aside",
+    "{ledger}: not a list of checkpoints of FlowCheck ({error}): nothing is written or "
+    "removed there",
     remedy=_ASIDE,
 )
 LEDGER_WRONG = Entry(
     "ledger.wrong",
-    "{error}: nothing is written or removed there; name another persist.target, or move that "
-    "file aside",
+    "{error}: nothing is written or removed there",
     remedy=_ASIDE,
 )
 LEDGER_FORMAT = Entry(
     "ledger.format",
-    "{ledger}: has format {format}, this release reads format 1: update FlowCheck",
+    "{ledger}: has format {format}, this release reads format 1",
+    cause="A later release wrote the list of checkpoints there.",
+    remedy="Update FlowCheck, or name another `persist.target`.",
 )
 LEDGER_STEP = Entry(
     "ledger.step",

@@ -11,8 +11,8 @@ _AGAIN = "Copy the checkpoint again from where it was saved, or give an earlier 
 
 WRITER_IS_A_RANK = Entry(
     "dcp.writer_is_a_rank",
-    "{folder}: this process is a rank of a process group, and a rank cannot write the folder "
-    "alone: write it from another process",
+    "{folder}: this process is a rank of a process group, and a rank cannot write the folder alone",
+    remedy="Write it from a process that is not a rank, such as the command `restore` in a shell.",
 )
 
 # The metadata file.

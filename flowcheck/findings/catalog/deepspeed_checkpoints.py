@@ -79,18 +79,22 @@ SHARDS_TOO_SHORT = Entry(
 
 NO_OPTIMIZER_STATE = Entry(
     "deepspeed.no_optimizer_state",
-    "the step has no optimizer state, and ZeRO's shards hold nothing else: write it with --zero 0",
+    "the step has no optimizer state, and ZeRO's shards hold nothing else",
+    remedy="Write it with `--zero 0`.",
 )
 OTHER_STEP_IN_GROUP = Entry(
     "deepspeed.other_step_in_group",
-    "{parameter}: its optimizer state is not at the step of {first}, and ZeRO keeps one step for "
-    "a whole group: write it with --zero 0",
+    "{parameter}: its optimizer state is not at the step of {first}, and ZeRO keeps one "
+    "step for a whole group",
+    remedy="Write it with `--zero 0`.",
 )
 OTHER_STATE_SHAPE = Entry(
     "deepspeed.other_state_shape",
-    "{parameter}/{state}: ZeRO keeps states of the parameter's shape only: write it with --zero 0",
+    "{parameter}/{state}: ZeRO keeps states of the parameter's shape only",
+    remedy="Write it with `--zero 0`.",
 )
 NO_FLOAT32_MASTER = Entry(
     "deepspeed.no_float32_master",
-    "{parameter}: ZeRO keeps a float32 master, and the replica has none: write it with --zero 0",
+    "{parameter}: ZeRO keeps a float32 master, and the replica has none",
+    remedy="Write it with `--zero 0`.",
 )

@@ -23,19 +23,21 @@ NO_TWO_STEPS = Entry(
 )
 NO_RANKS = Entry(
     "distributed_optimizer.no_ranks",
-    "no clear-to-send message names the ranks that write, so which rank's part a gather holds is "
-    "unknown; mirror the other direction too",
+    "no clear-to-send message names the ranks that write, so which rank's part a gather "
+    "holds is unknown",
     remedy="Mirror both directions of the port.",
 )
 OTHER_ORDER = Entry(
     "distributed_optimizer.other_order",
     "units are gathered neither in the order of the buckets nor from the last bucket to the first "
     "([sharded] overlap_param_gather states which of the two)",
+    remedy="State which of the two with `overlap_param_gather` in the job file's `[sharded]`, "
+    "if the trainer gathers in one of them; another order is not followed.",
 )
 ORDER_OPEN = Entry(
     "distributed_optimizer.order_open",
-    "whether units are gathered from the first bucket on or from the last is unknown, as they are "
-    "as large both ways: state [sharded] overlap_param_gather",
+    "whether units are gathered from the first bucket on or from the last is unknown, as "
+    "they are as large both ways",
     remedy="State `overlap_param_gather` in the job file's `[sharded]`.",
 )
 CHANGES_TOO_MUCH = Entry(

@@ -27,6 +27,8 @@ ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
 # What the parser of command lines refuses; text: in its own words.
 
+CORRECT_VALUE = "Correct the value, or leave the setting out where it has a default."
+"""Where the sentence says already what the value must be."""
 SEE_HELP = "`--help` of the command lists its arguments and options."
 UNKNOWN_OPTION = Entry(
     "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP

@@ -129,17 +129,18 @@ NO_CHECKPOINT_THERE = Entry(
 )
 STAYS_IN_MEMORY = Entry(
     "replica_kept.stays_in_memory",
-    "no checkpoint can be written ({error}), so the replica stays in memory: make room, then "
-    "`flowcheck down{run!o}` keeps it",
+    "no checkpoint can be written ({error}), so the replica stays in memory",
+    also=("run",),
     section="saving",
     cause="The chain has ended, and its last step is in shared memory alone.",
-    remedy="Make room and run that command before the machine restarts.",
+    remedy="Make room, then `flowcheck down{run!o}` writes it; before the machine restarts.",
 )
 FAILED_AND = Entry("replica_kept.failed_and", "{failure}; and {then}")
 KEPT_NOWHERE = Entry(
     "replica_kept.nowhere",
-    "the chain that ran in {run} was killed, and its replica can be written nowhere ({error}): "
-    "make room, or give it up with `flowcheck down{run!o} --discard`",
+    "the chain that ran in {run} was killed, and its replica can be written nowhere ({error})",
+    remedy="Make room and run the command again, or give the replica up: `flowcheck down{run!o} "
+    "--discard`.",
 )
 RESCUED = Entry("replica_kept.rescued", "the chain that ran in {run} was killed; {done}")
 REPLICA_KEPT = Entry("replica_kept.kept", "its replica is kept in {folders}")
@@ -155,7 +156,9 @@ NO_MEMORY_TO_KEEP = Entry(
 DISCARDED = Entry("replica_kept.discarded", "its replica was given up (--discard)")
 STAGES_STILL_RUN = Entry(
     "replica_kept.stages_still_run",
-    "stages of the killed chain still run: {stages}; `flowcheck down{run!o}` ends them",
+    "stages of the killed chain still run: {stages}",
+    also=("run",),
+    remedy="End them: `flowcheck down{run!o}`.",
 )
 
 # Shared memory that killed chains left.

@@ -114,8 +114,8 @@ NO_ORDER_FITS = Entry(
 )
 RELEASE_OPEN = Entry(
     "job.release_open",
-    "no clear-to-send message was mirrored, and the sizes fit the partition of several NCCL "
-    "releases: mirror the other direction too",
+    "no clear-to-send message was mirrored, and the sizes fit the partition of several "
+    "NCCL releases",
     remedy="Mirror both directions of the port, or state NCCL's release: `nccl` in the job file.",
 )
 COPIES_DIFFER = Entry(

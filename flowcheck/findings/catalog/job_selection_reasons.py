@@ -26,7 +26,8 @@ OTHER_SIZES = Entry(
 )
 SEVERAL_JOBS_FIT = Entry(
     "following.several_jobs_fit",
-    "a job fits what is stated for several of the jobs: state hosts that only one uses",
+    "a job fits what is stated for several of the jobs",
+    remedy="State `hosts` that only one of them uses.",
 )
 WEIGHTS_NEVER_HELD = Entry(
     "following.weights_never_held",
@@ -83,8 +84,8 @@ READING_EXITED = Entry(
 )
 NO_OTHER_JOB = Entry(
     "following.no_other_job",
-    "no data-parallel job was seen on these ports beside those that are followed: state as many "
-    "jobs as there are (jobs in the job file, replay --jobs)",
+    "no data-parallel job was seen on these ports beside those that are followed",
+    remedy="State as many jobs as there are: `jobs` in the job file, or `--jobs` of replay.",
 )
 STAGING_TOO_SMALL = Entry(
     "following.staging_too_small",

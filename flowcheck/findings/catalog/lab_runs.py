@@ -11,23 +11,29 @@ _OVS_LOG = (
 
 # Clusters.
 NEEDS_ROOT = Entry(
-    "lab.needs_root", "the lab makes network namespaces, which needs root: run it with sudo"
+    "lab.needs_root",
+    "the lab makes network namespaces, which needs root",
+    remedy="Run it with sudo.",
 )
 CLUSTER_EXISTS = Entry(
     "lab.cluster_exists",
-    "cluster {name} is up already: remove it with `flowcheck lab down --name {name!q}`",
+    "cluster {name} is up already",
+    remedy="Remove it: `flowcheck lab down --name {name!q}`.",
 )
 CLUSTER_LEFT = Entry(
     "lab.cluster_left",
-    "cluster {name} was left by a crash: remove it with `flowcheck lab down --name {name!q}`",
+    "cluster {name} was left by a crash",
+    remedy="Remove it: `flowcheck lab down --name {name!q}`.",
 )
 CLUSTER_IN_USE = Entry(
     "lab.cluster_in_use",
-    "cluster {name} is used by a run that is not over ({owner}): wait for its end, end it, or give "
-    "this run its own --name (and --out)",
+    "cluster {name} is used by a run that is not over ({owner})",
+    remedy="Wait for its end, end it, or give this run a `--name` and an `--out` of its own.",
 )
 LAB_LOCKED = Entry(
-    "lab.locked", "another `flowcheck lab` has held {folder} for {limit_s} s: try again later"
+    "lab.locked",
+    "another `flowcheck lab` has held {folder} for {limit_s} s",
+    remedy="Wait until it has set up or removed its cluster, then run the command again.",
 )
 NOT_A_CLUSTER_STATE = Entry(
     "lab.not_a_cluster_state",
@@ -69,8 +75,8 @@ NOT_KILLED = Entry(
 # Open vSwitch.
 OVS_NOT_INSTALLED = Entry(
     "lab.ovs_not_installed",
-    "Open vSwitch is not installed ({programs} missing): apt-get install openvswitch-switch, or "
-    "use --switch bridge",
+    "Open vSwitch is not installed ({programs} missing)",
+    remedy="`apt-get install openvswitch-switch`, or use `--switch bridge`.",
 )
 OVS_NO_SCHEMA = Entry(
     "lab.ovs_no_schema",
@@ -84,7 +90,12 @@ OVS_FAILED = Entry(
     cause="Open vSwitch refused a command.",
     remedy=_OVS_LOG,
 )
-OVS_ENDED = Entry("lab.ovs_ended", "{program} ended right after its start; see {log}")
+OVS_ENDED = Entry(
+    "lab.ovs_ended",
+    "{program} ended right after its start",
+    also=("log",),
+    remedy="{log} has its reason; or use `--switch bridge`.",
+)
 OVS_PORT_NOT_OPEN = Entry(
     "lab.ovs_port_not_open",
     "Open vSwitch cannot open {port}: {error}",
@@ -96,7 +107,6 @@ OVS_PORT_NOT_OPEN = Entry(
 OPTION_DECIDED = Entry(
     "lab.option_decided",
     "--{option} after `--`: lab {verb} decides it; {instead}",
-    cause="The run would not be what the command says of it.",
     remedy="Leave it out after `--`.",
 )
 TRAINER_ENDED = Entry(
@@ -129,20 +139,20 @@ NO_BASE = Entry("lab.no_base", "no checkpoint could be given as base: {why}")
 NOTHING_LOGGED = Entry(
     "lab.nothing_logged",
     "nothing was logged",
-    cause="FlowCheck joined too late, or the job ended before a step was logged.",
     remedy="Train more steps (`--steps`), or read the log of the services.",
 )
 TRAINERS_WROTE_TOO_FEW = Entry(
     "lab.trainers_wrote_too_few",
-    "{why}; the trainers ended, and fewer than two of their files (one every {every} steps) came "
-    "after step {step}: give them more --steps, or a model whose steps take longer",
+    "{why}; the trainers ended, and fewer than two of their files (one every {every} "
+    "steps) came after step {step}",
+    remedy="Give them more `--steps`, or a model whose steps take longer.",
 )
 
 # Recordings and measurements.
 FRAMES_DROPPED = Entry(
     "lab.frames_dropped",
-    "{frames} frames were dropped between {interface} and {path}, so the recording is incomplete: "
-    "try a smaller or slower job",
+    "{frames} frames were dropped between {interface} and {path}, so the recording is incomplete",
+    remedy="Try a smaller or slower job, or a machine with more cores.",
 )
 ACCOUNTS_DIFFER = Entry(
     "lab.accounts_differ",
@@ -151,7 +161,9 @@ ACCOUNTS_DIFFER = Entry(
     remedy="Record it again; `flowcheck lab down` first removes what is left.",
 )
 TOO_FEW_STEPS = Entry(
-    "lab.too_few_steps", "too few steps were seen to measure CPU time: give it more --steps"
+    "lab.too_few_steps",
+    "too few steps were seen to measure CPU time",
+    remedy="Give it more `--steps`.",
 )
 ROUND_WITHOUT_BASE = Entry(
     "lab.round_without_base",
@@ -167,7 +179,8 @@ MIRRORED_UNEXPECTEDLY = Entry(
 )
 NO_MATPLOTLIB = Entry(
     "lab.no_matplotlib",
-    "--plot needs matplotlib: pip install 'flowcheck[plot]', or 'matplotlib>=3.8,<4'",
+    "--plot needs matplotlib, which is not installed",
+    remedy="`pip install 'matplotlib>=3.8,<4'`, or leave `--plot` out.",
 )
 
 # What a cluster lacks, in `flowcheck lab status`.

@@ -7,7 +7,6 @@ from flowcheck.findings.finding import Entry
 COMMAND_FAILED = Entry(
     "machine.command_failed",
     "{command}: {error}",
-    cause="A program of the system failed.",
     remedy="Correct what it says, then run the command again: what was done already is left alone.",
 )
 SETTING_NOT_TAKEN = Entry(
@@ -18,12 +17,12 @@ SETTING_NOT_TAKEN = Entry(
 )
 NOT_A_NOTE = Entry(
     "machine.not_a_note",
-    "{path} is not a file of notes by this script: look at it, and remove it if it is not needed",
+    "{path} is not a file of notes by this script",
+    remedy="Look at it, and remove it if it is not needed.",
 )
 NOT_ALL_UNDONE = Entry(
     "machine.not_all_undone",
     "not everything could be undone ({first}): {path} lists what is left",
-    cause="A setting could not be set back.",
     remedy="Correct what the sentence names first, and run `undo` again.",
 )
 SETTING_CHANGED = Entry(
@@ -34,48 +33,78 @@ SETTING_CHANGED = Entry(
 )
 QUEUE_NOT_ENABLED = Entry(
     "machine.queue_not_enabled",
-    "the kernel did not enable {queue}: {device}/cmd_status has the reason",
+    "the kernel did not enable {queue}",
+    also=("device",),
+    remedy="{device}/cmd_status has the reason.",
 )
 DRIVER_NOT_BOUND = Entry(
-    "machine.driver_not_bound", "{driver} did not take {device}: dmesg has the reason"
+    "machine.driver_not_bound",
+    "{driver} did not take {device}",
+    remedy="`dmesg` has the kernel's reason.",
 )
 
 # Devices and queues that bind-nic and bind-dma refuse.
 ENGINE_IN_USE = Entry(
-    "machine.engine_in_use", "is in use for something else: `accel-config list` shows what"
+    "machine.engine_in_use",
+    "is in use for something else",
+    remedy="`accel-config list` shows for what; take another engine, or free this one.",
 )
 ENGINE_FIXED = Entry(
     "machine.engine_fixed",
-    "its configuration is fixed (sysfs says configurable = 0): take another engine",
+    "its configuration is fixed (sysfs says configurable = 0)",
+    remedy="Take another engine: `show` lists them.",
 )
 ENGINE_QUEUES = Entry(
-    "machine.engine_queues", "must be 1 to {most}: {engine} has {most} work queues"
+    "machine.engine_queues",
+    "must be 1 to {most}: {engine} has {most} work queues",
+    remedy="Give a number of queues in that range.",
 )
 NO_ENGINE = Entry(
-    "machine.no_engine", "this machine has no such accelerator: `show` lists those it has"
+    "machine.no_engine",
+    "this machine has no such accelerator",
+    remedy="`show` lists those it has.",
 )
 QUEUE_IN_USE = Entry(
     "machine.queue_in_use",
-    "its queue {queue} is in use: stop the chain that captures through it "
-    "first (`flowcheck down --run DIR`)",
+    "its queue {queue} is in use",
+    remedy="Stop the chain that captures through it first: `flowcheck down --run DIR`.",
 )
 NOT_AN_ENGINE = Entry(
-    "machine.not_an_engine", "is not a copy engine: `show` lists the copy engines of this machine"
+    "machine.not_an_engine",
+    "is not a copy engine",
+    remedy="`show` lists the copy engines of this machine.",
 )
 NO_IOMMU_GROUP = Entry(
     "machine.no_iommu_group",
-    "has no IOMMU group: switch the IOMMU on (intel_iommu=on or amd_iommu=on on the kernel's "
-    "command line, and in the firmware), or give --no-iommu, which leaves its DMA unchecked",
+    "has no IOMMU group",
+    remedy="Switch the IOMMU on (`intel_iommu=on` or `amd_iommu=on` on the kernel's command "
+    "line, and in the firmware), or give `--no-iommu`, which leaves its DMA unchecked.",
 )
 IOMMU_GROUP_SHARED = Entry(
     "machine.iommu_group_shared",
-    "shares IOMMU group {group} with {member}, which {driver} drives: give both if nothing needs "
-    "{member}, or move one to another slot",
+    "shares IOMMU group {group} with {member}, which {driver} drives",
+    remedy="Give both if nothing needs {member}, or move one to another slot.",
 )
-DEVICE_IN_USE = Entry("machine.device_in_use", "is in use by process {pid}: end it first")
-NOT_A_PCI_ADDRESS = Entry("machine.not_a_pci_address", "must be a PCI address such as 0000:3b:00.0")
-NO_DEVICE = Entry("machine.no_device", "there is no such PCI device: `show` lists the devices")
-DEVICE_NEEDED = Entry("machine.device_needed", "this machine needs it: {reasons}")
+DEVICE_IN_USE = Entry(
+    "machine.device_in_use",
+    "is in use by process {pid}",
+    remedy="End that process first (`ps -p {pid}` says which it is).",
+)
+NOT_A_PCI_ADDRESS = Entry(
+    "machine.not_a_pci_address",
+    "must be a PCI address such as 0000:3b:00.0",
+    remedy="`show` lists the devices with their addresses.",
+)
+NO_DEVICE = Entry(
+    "machine.no_device",
+    "there is no such PCI device",
+    remedy="`show` lists the devices.",
+)
+DEVICE_NEEDED = Entry(
+    "machine.device_needed",
+    "this machine needs it: {reasons}",
+    remedy="Take another device, or move what needs it to another one first.",
+)
 
 # What this machine uses a device for.
 DEFAULT_ROUTE = Entry("machine.default_route", "{interface} holds the default route")

@@ -49,7 +49,8 @@ PIPELINE_STAGES = Entry(
 )
 NO_OPTIMIZER = Entry(
     "megatron.no_optimizer",
-    "{file}: holds no optimizer, or several: it cannot be filled; name a checkpoint with one",
+    "{file}: holds no optimizer, or several: it cannot be filled",
+    remedy="Name a checkpoint with one optimizer.",
 )
 NO_PARAMETER = Entry(
     "megatron.no_parameter",
@@ -65,8 +66,8 @@ OTHER_OPTIMIZER_FORM = Entry(
 )
 OTHER_GROUPS = Entry(
     "megatron.other_groups",
-    "{file}: its optimizer has groups of [{sizes}] parameters, the job file states [{stated}]: "
-    "[[optimizer.groups]] must be those of the run",
+    "{file}: its optimizer has groups of [{sizes}] parameters, the job file states [{stated}]",
+    remedy="State in `[[optimizer.groups]]` those of the run, or name a checkpoint of this run.",
 )
 STATE_NOT_KEPT = Entry(
     "megatron.state_not_kept",

@@ -43,9 +43,8 @@ WRITES_IN_PIECES = Entry(
 )
 PIECES_NOT_FOLLOWED = Entry(
     "transport.pieces_not_followed",
-    "the NIC writes each packet of a send by itself (its own adaptive routing): flowcheck analyze "
-    "reads such captures, a chain does not follow such jobs; turn adaptive routing off for the "
-    "trainers",
+    "the NIC writes each packet of a send by itself (its own adaptive routing): "
+    "flowcheck analyze reads such captures, a chain does not follow such jobs",
     remedy="Set `NCCL_IB_ADAPTIVE_ROUTING=0` for the trainers, or turn adaptive routing off on "
     "their NICs.",
 )
@@ -73,9 +72,8 @@ STATE_RELEASE = (
 )
 LL128_ORDER_OPEN = Entry(
     "transport.ll128_order_open",
-    "the order of data in LL128's lines is unknown: the release is from before NCCL 2.12, before "
-    "2.10 the order was another one, and nothing seen tells which it is; state NCCL's release, "
-    'nccl = "2.9" or "2.10", in the job file',
+    "the order of data in LL128's lines is unknown: the release is from before NCCL "
+    "2.12, before 2.10 the order was another one, and nothing seen tells which it is",
     remedy=STATE_RELEASE,
 )
 LL128_ORDER_OPEN_MIDSTREAM = Entry(

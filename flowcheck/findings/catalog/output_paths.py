@@ -4,36 +4,71 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
-EXISTS = Entry("output.exists", "is there already: name another, or --force")
-NO_NAME = Entry("output.no_name", "is a folder that a process works in: name a new one")
-NO_PARENT = Entry("output.no_parent", "there is no folder {folder}: make it first")
-IS_INPUT = Entry("output.is_input", "is {what}: name another file or folder")
-HOLDS_INPUT = Entry("output.holds_input", "holds {what}, {path}: name another file or folder")
+EXISTS = Entry(
+    "output.exists",
+    "is there already",
+    remedy="Name another output, or replace this one with `--force`.",
+)
+NO_NAME = Entry(
+    "output.no_name",
+    "is a folder that a process works in",
+    remedy="Name a new file or folder.",
+)
+NO_PARENT = Entry(
+    "output.no_parent",
+    "there is no folder {folder}",
+    remedy="Make it first: `mkdir -p {folder!q}`.",
+)
+IS_INPUT = Entry(
+    "output.is_input",
+    "is {what}",
+    remedy="Name another file or folder: the command would overwrite what it reads.",
+)
+HOLDS_INPUT = Entry(
+    "output.holds_input",
+    "holds {what}, {path}",
+    remedy="Name another file or folder.",
+)
 LIES_IN_INPUT = Entry(
     "output.lies_in_input",
-    "lies in {what}, {path}: name another file or folder, outside of it",
+    "lies in {what}, {path}",
+    remedy="Name another file or folder, outside of it.",
 )
-IS_LINK = Entry("output.is_link", "is a link to {target}: name that, or another")
+IS_LINK = Entry(
+    "output.is_link",
+    "is a link to {target}",
+    remedy="Name {target} itself, or another output.",
+)
 IS_FILE = Entry(
     "output.is_file",
-    "is a file, and the output is a folder: name another file or folder",
+    "is a file, and the output is a folder",
+    remedy="Name another file or folder.",
 )
 IS_SPECIAL = Entry(
-    "output.is_special", "is neither a file nor a folder: name another file or folder"
+    "output.is_special",
+    "is neither a file nor a folder",
+    remedy="Name another file or folder.",
 )
-IS_MOUNT = Entry("output.is_mount", "is where a disk is mounted: name something below it")
+IS_MOUNT = Entry(
+    "output.is_mount",
+    "is where a disk is mounted",
+    remedy="Name something below it.",
+)
 HOLDS_FOREIGN = Entry(
     "output.holds_foreign",
-    "holds {names}, which no flowcheck restore wrote there: --force replaces only an output of "
-    "flowcheck; name another file or folder, or take that away first",
+    "holds {names}, which no flowcheck restore wrote there: --force replaces only an "
+    "output of flowcheck",
+    remedy="Name another file or folder, or take that away first.",
 )
 HOLDS_MORE_FOREIGN = Entry(
     "output.holds_more_foreign",
-    "holds {names} and more, which no flowcheck restore wrote there: --force replaces only an "
-    "output of flowcheck; name another file or folder, or take that away first",
+    "holds {names} and more, which no flowcheck restore wrote there: --force replaces "
+    "only an output of flowcheck",
+    remedy="Name another file or folder, or take that away first.",
 )
 FOREIGN_MANIFEST = Entry(
     "output.foreign_manifest",
-    "its manifest would be {manifest}, but flowcheck did not write the file of that name that is "
-    "there: name another",
+    "its manifest would be {manifest}, but flowcheck did not write the file of that name "
+    "that is there",
+    remedy="Name another output.",
 )

@@ -26,7 +26,6 @@ NAME_COUNT = Entry(
 SAME_NAME = Entry(
     "layout.same_name",
     "two parameters have the same name",
-    cause="Two parameters were stated with one name.",
     remedy="State each name once in `[model] names`.",
 )
 UNKNOWN_DTYPE = Entry(

@@ -38,13 +38,11 @@ RIGHTS_LEFT = Entry(
 NO_ACCESS = Entry(
     "privilege.no_access",
     "{user} cannot {needs}",
-    cause="The chain's user may not do what its stages need.",
     remedy="Give that user the permission, or state another `user` in the job file's `[services]`.",
 )
 NO_ACCESS_SHOWN = Entry(
     "privilege.no_access_shown",
     "{user} cannot {needs} ({error})",
-    cause="The chain's user may not do what its stages need.",
     remedy="Give that user the permission, or state another `user` in the job file's `[services]`.",
 )
 NEED = Entry("privilege.need", "{use} {path}")

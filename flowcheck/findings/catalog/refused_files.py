@@ -6,32 +6,37 @@ from flowcheck.findings.finding import Entry
 
 IS_FOLDER = Entry(
     "text_file.is_folder",
-    "is a folder: name a file{there}",
-    cause="The path leads to a folder.",
-    remedy="Name the file itself.",
+    "is a folder, not a file",
+    also=("there",),
+    remedy="Name the file itself{there}.",
 )
-FILES_THERE = Entry("text_file.files_there", ", such as {files}, which are in it")
+FILES_THERE = Entry(
+    "text_file.files_there",
+    ", such as {files}",
+)
 PACKED = Entry(
     "text_file.is_compressed",
-    "is compressed by {program}: unpack it first: `{command}`",
+    "is compressed by {program}",
+    also=("command",),
     cause="The file was packed to be stored or sent; FlowCheck reads plain text.",
-    remedy="Run the command of the sentence, and name the unpacked file.",
+    remedy="Unpack it with `{command}`, and name the unpacked file.",
 )
 IN_UTF_16 = Entry(
     "text_file.in_utf_16",
-    "is text in UTF-16: convert it first: `{command}`",
+    "is text in UTF-16",
+    also=("command",),
     cause="An editor of Windows, or PowerShell's `>`, wrote it so.",
-    remedy="Run the command of the sentence, and name the new file.",
+    remedy="Convert it with `{command}`, and name the new file.",
 )
 NOT_TEXT = Entry(
     "text_file.is_binary",
-    "is not text (its first bytes are {begin}): name a text file",
+    "is not text (its first bytes are {begin})",
     cause="Another file was named, such as a capture or a checkpoint.",
-    remedy="Correct the path.",
+    remedy="Name a text file.",
 )
 NOT_UTF_8 = Entry(
     "text_file.not_utf_8",
-    "its line {line} is not in UTF-8: save the file as UTF-8",
+    "its line {line} is not in UTF-8",
     cause="An editor wrote it in another encoding, such as Latin-1.",
     remedy="Correct that line in an editor, and save the file as UTF-8.",
 )

@@ -17,7 +17,9 @@ SPARSE_GRADIENTS = Entry(
     remedy="Train with an optimizer of dense gradients.",
 )
 NESTEROV_NEEDS_MOMENTUM = Entry(
-    "optimizer.nesterov_needs_momentum", "needs a momentum above 0 and no dampening"
+    "optimizer.nesterov_needs_momentum",
+    "needs a momentum above 0 and no dampening",
+    remedy="State the values of the trainer's script: torch refuses this combination too.",
 )
 FUSED_MOMENTUM = Entry(
     "optimizer.fused_momentum",
@@ -31,28 +33,34 @@ FUSED_MOMENTUM = Entry(
 
 NAME_NEEDED = Entry(
     "optimizer.name_needed",
-    "the optimizer never crosses the wire: state a class of torch.optim, such as {known}; or "
-    'optimizer.factory = "train.py:make_optimizer"',
+    "the optimizer never crosses the wire",
+    also=("known",),
+    remedy="State a class of torch.optim, such as {known}; or `factory = "
+    '"train.py:make_optimizer"`, the function that makes it.',
 )
-NAME_NOT_STATED = Entry(
-    "optimizer.name_not_stated", "{needed}", remedy="State `name` in `[optimizer]`."
-)
+NAME_NOT_STATED = Entry("optimizer.name_not_stated", "{needed}")
 TABLE_NOT_NAME = Entry(
     "optimizer.table_not_name",
-    'is a table, not a name: write [optimizer], and in the lines below name = "adamw" and '
-    "learning_rate = 1e-4; names are {known}",
+    "is a table, not a name",
+    also=("known",),
+    remedy='Write `[optimizer]`, and in the lines below `name = "adamw"` and `learning_rate = '
+    "1e-4`; names are {known}.",
 )
 NOT_STATED = Entry(
     "optimizer.not_stated",
-    "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "
-    '"adamw", learning_rate = 1e-4, or state [sharded] if the training is sharded',
+    "the optimizer never crosses the wire",
+    remedy='State the trainer\'s in `[optimizer]`, such as `name = "adamw"` and `learning_rate '
+    "= 1e-4`; or `[sharded]` if the training is sharded.",
 )
 STATED_BY_FACTORY = Entry(
-    "optimizer.stated_by_factory", "optimizer.factory says it already: leave it out"
+    "optimizer.stated_by_factory",
+    "optimizer.factory says it already",
+    remedy="Leave it out.",
 )
 STATED_BY_EACH = Entry(
     "optimizer.stated_by_each",
-    "[[optimizer.each]] says it for each optimizer: leave it out of [optimizer]",
+    "[[optimizer.each]] says it for each optimizer",
+    remedy="Leave it out of `[optimizer]`.",
 )
 ONE_GROUP_FOR_FROZEN = Entry(
     "optimizer.one_group_for_frozen",
@@ -63,19 +71,30 @@ ONE_GROUP_FOR_FROZEN = Entry(
 )
 ROUNDS_MASTER_WEIGHTS = Entry(
     "optimizer.rounds_master_weights",
-    "rounds master weights to parameters: state optimizer.master_dtype too",
+    "rounds master weights to parameters, and no master weights are stated",
+    remedy="State `master_dtype` in `[optimizer]` too, or leave this key out.",
 )
-NO_GROUP_PARAMETERS = Entry("optimizer.no_group_parameters", 'name parameters, or "{rest}"')
+NO_GROUP_PARAMETERS = Entry(
+    "optimizer.no_group_parameters",
+    "the parameters of the group are not named",
+    also=("rest",),
+    remedy='Name them, or write "{rest}".',
+)
 TWO_TABLES_OF_REST = Entry(
     "optimizer.two_tables_of_rest",
     "only one table can have the rest",
     cause="Two tables have no `parameters`: both would take what is left.",
     remedy="State `parameters` in one of them.",
 )
-KEYS_DIFFER = Entry("optimizer.keys_differ", "state a different key for each of them, or for none")
+KEYS_DIFFER = Entry(
+    "optimizer.keys_differ",
+    "two of them have one key, or one has a key and another none",
+    remedy="State a different key for each of them, or for none.",
+)
 LEARNING_RATE_NEEDED = Entry(
     "optimizer.learning_rate_needed",
-    "must be stated: the trainer's own, such as learning_rate = 1e-4",
+    "it never crosses the wire",
+    remedy="State the trainer's own, such as `learning_rate = 1e-4` in `[optimizer]`.",
 )
 HAS_NO_SETTING = Entry(
     "optimizer.has_no_setting",
@@ -83,14 +102,30 @@ HAS_NO_SETTING = Entry(
     cause="The setting belongs to another optimizer.",
     remedy="Leave it out, or correct `[optimizer] name`.",
 )
-BETAS = Entry("optimizer.betas", "must be from 0 to below 1")
-CLIP_NORM_TYPE = Entry("optimizer.clip_norm_type", "must be a number, or inf")
-CLIP_VALUE_FIRST = Entry(
-    "optimizer.clip_value_first", "is the order of clip_norm and clip_value: state both"
+BETAS = Entry(
+    "optimizer.betas",
+    "must be from 0 to below 1",
+    remedy="State the value of the trainer's script.",
 )
-CLIP_WAIT = Entry("optimizer.clip_wait", "must be a number of seconds above 0")
+CLIP_NORM_TYPE = Entry(
+    "optimizer.clip_norm_type",
+    "must be a number, or inf",
+    remedy="State the value of the trainer's script.",
+)
+CLIP_VALUE_FIRST = Entry(
+    "optimizer.clip_value_first",
+    "is the order of clip_norm and clip_value, and they are not both stated",
+    remedy="State both, or leave this key out.",
+)
+CLIP_WAIT = Entry(
+    "optimizer.clip_wait",
+    "must be a number of seconds above 0",
+    remedy="Correct the value, or leave the key out to have its default.",
+)
 CLIP_ORDER_ALONE = Entry(
-    "optimizer.clip_order_alone", "needs clip_together: state that too, or leave clip_order out"
+    "optimizer.clip_order_alone",
+    "needs clip_together",
+    remedy="State `clip_together` too, or leave `clip_order` out.",
 )
 NOT_WITH = Entry(
     "optimizer.not_with",
@@ -98,12 +133,17 @@ NOT_WITH = Entry(
     cause="The two settings exclude each other in torch as well.",
     remedy="Leave out one of them: state what the script has.",
 )
-BACKOFF_FACTOR = Entry("optimizer.backoff_factor", "must be above 0 and below 1")
+BACKOFF_FACTOR = Entry(
+    "optimizer.backoff_factor",
+    "must be above 0 and below 1",
+    remedy="State the value of the trainer's script.",
+)
 CLIP_SCOPE = Entry(
     "optimizer.clip_scope",
-    "with several jobs the norm may be over all of them: state clip_alone = true if each job is "
-    "clipped by its own norm, or clip_together = true if they are rings of one job, clipped by the "
-    "norm over all, as Megatron-LM does",
+    "with several jobs the norm may be of each job alone, or over all of them",
+    remedy="State `clip_alone = true` if each job is clipped by its own norm, or `clip_together "
+    "= true` if they are rings of one job, clipped by the norm over all, as Megatron-LM "
+    "does.",
 )
 CLIP_OF_ONE_RING = Entry(
     "optimizer.clip_of_one_ring",
@@ -121,6 +161,7 @@ CLIP_ORDER = Entry(
     "optimizer.clip_order",
     "must name each of the {jobs} jobs once, by number, in the order in which the trainers' ranks "
     "sum their squares: the last bit of the norm depends on it",
+    remedy="State the order of the trainer's script.",
 )
 
 # What this release of torch, or this model, does not take.
@@ -128,20 +169,18 @@ CLIP_ORDER = Entry(
 TORCH_REFUSES = Entry(
     "optimizer.torch_refuses",
     "torch refuses these settings: {error}",
-    cause="torch's class raises this for the stated settings.",
     remedy="Correct `[optimizer]` as it says.",
 )
 UNKNOWN_CLASS = Entry(
     "optimizer.unknown_class",
-    "torch.optim of torch {torch} has {known}; for another class state optimizer.factory, which "
-    "makes it",
+    "torch.optim of torch {torch} has {known}",
     cause="The name is misspelt, or of another release of torch.",
-    remedy="Correct the name, or state `factory` in `[optimizer]`.",
+    remedy='Correct the name, or state `factory = "train.py:make_optimizer"` in `[optimizer]`, '
+    "the function that makes an optimizer of another class.",
 )
 NO_IMPLEMENTATION = Entry(
     "optimizer.no_implementation",
     "torch's {optimizer} has no such implementation",
-    cause="torch has this optimizer without that implementation.",
     remedy="State the implementation that the script uses, or leave it out.",
 )
 SAID_BY_IMPLEMENTATION = Entry(
@@ -153,7 +192,6 @@ SAID_BY_IMPLEMENTATION = Entry(
 NOT_AN_ARGUMENT = Entry(
     "optimizer.not_an_argument",
     "is not an argument of torch's class; it takes {arguments}",
-    cause="The optimizer's class does not take it.",
     remedy="Leave it out of `arguments`, or correct its name.",
 )
 STATED_ALREADY = Entry(
@@ -170,8 +208,8 @@ CLASS_HAS_NO_SETTING = Entry(
 )
 HALF_UNSCALED = Entry(
     "optimizer.half_unscaled",
-    "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
-    "steps copies in float32",
+    "torch refuses to unscale gradients of float16",
+    remedy="State `master_dtype` in `[optimizer]` where the script steps copies in float32.",
 )
 STATE_TYPE = Entry(
     "optimizer.state_type",
@@ -182,13 +220,13 @@ STATE_TYPE = Entry(
 STATE_NAME_TAKEN = Entry(
     "optimizer.state_name_taken",
     "the optimizer calls a state {state}, a name that the replica uses for its own",
-    cause="FlowCheck stores states by name, and has one of that name itself.",
     remedy="Rename the state in the optimizer's class.",
 )
 IN_NO_TABLE = Entry(
     "optimizer.in_no_table",
-    "is in no [[optimizer.each]]: state which optimizer steps it, for example by "
-    'parameters = "rest"',
+    "is in no [[optimizer.each]]",
+    remedy='State which optimizer steps it, for example by `parameters = "rest"` in one of the '
+    "tables.",
 )
 NO_PARAMETER_LEFT = Entry(
     "optimizer.no_parameter_left",
@@ -199,7 +237,6 @@ NO_PARAMETER_LEFT = Entry(
 NAMES_NO_PARAMETER = Entry(
     "optimizer.names_no_parameter",
     "names no parameter of this model (its first is {first})",
-    cause="The pattern matches no name of the model.",
     remedy="Correct `parameters`; `[model] names` or `factory` states the names.",
 )
 IN_TWO_TABLES = Entry(
@@ -211,7 +248,12 @@ IN_TWO_TABLES = Entry(
 
 # Learning-rate schedules.
 
-NEEDS_METRIC = Entry("schedule.needs_metric", "steps by a metric, which the wire does not carry")
+NEEDS_METRIC = Entry(
+    "schedule.needs_metric",
+    "steps by a metric, which the wire does not carry",
+    remedy="Use a schedule of steps alone; or follow the job, and give later checkpoints of the "
+    "trainer (`flowcheck base FILE --then LATER{this_run!o}`).",
+)
 SKIPS_OF_SEVERAL = Entry(
     "schedule.skips_of_several",
     "of several optimizers a loss scale skips only those whose gradients have an inf or NaN, and "

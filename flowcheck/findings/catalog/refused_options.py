@@ -6,37 +6,77 @@ from flowcheck.findings.finding import Entry
 
 CHECK_NEEDS_MODEL = Entry(
     "option.check_needs_model",
-    "captures can be compared with the plan of a model only, not with a job file: give the "
-    "function that returns the model",
+    "captures can be compared with the plan of a model only, not with a job file",
+    remedy="Give the function that returns the model: `flowcheck plan file.py:function CAPTURE "
+    "--check --world N`.",
 )
 CHECK_NEEDS_CAPTURES = Entry(
-    "option.check_needs_captures", "needs captures of the job: give them after the model"
+    "option.check_needs_captures",
+    "needs captures of the job",
+    remedy="Give them after the model, or leave `--check` out.",
 )
 CAPTURES_NEED_CHECK = Entry(
-    "option.captures_need_check", "needed if captures are given: add --check, or leave them out"
+    "option.captures_need_check",
+    "captures are given, and nothing is to be compared with them",
+    remedy="Add `--check`, or leave the captures out.",
+)
+BUCKET_SIZE = Entry(
+    "option.bucket_size",
+    "must be above 0 and below {most:,} MiB",
+    remedy="State DDP's `bucket_cap_mb` of the trainer, or leave the option out: the default is "
+    "torch's.",
+)
+MEMORY_SIZE = Entry(
+    "option.memory_size",
+    "must be 0 or more and below {most:,} GiB",
+    remedy="State the memory in GiB that `flowcheck plan JOB.toml` prints, or leave the option "
+    "out.",
+)
+STEP_OR_LATEST = Entry(
+    "option.step_or_latest",
+    "must be the number of a step, or latest",
+    remedy="Give such a number, or leave the option out: the default is latest.",
+)
+KILL_CONTRADICTS = Entry(
+    "option.kill_contradicts",
+    "contradicts {option}",
+    remedy="Give one of them.",
 )
 LEFTOVERS_ALONE = Entry(
     "option.leftovers_alone",
-    "is about no run: give it without --run and --discard",
+    "is about no run",
+    remedy="Give it without `--run` and `--discard`.",
 )
-BUCKET_SIZE = Entry("option.bucket_size", "must be above 0 and below {most:,} MiB")
-MEMORY_SIZE = Entry("option.memory_size", "must be 0 or more and below {most:,} GiB")
-STEP_OR_LATEST = Entry("option.step_or_latest", "must be the number of a step, or latest")
-KILL_CONTRADICTS = Entry("option.kill_contradicts", "contradicts {option}: give one of them")
 JOBS_FROM_START = Entry(
     "option.jobs_from_start",
-    "several jobs cannot be combined with --join-at or --gap-at: FlowCheck must see them from "
-    "their start",
+    "several jobs cannot be combined with --join-at or --gap-at: FlowCheck must see them "
+    "from their start",
+    remedy="Give `--jobs 1`, or leave those options out.",
 )
-TREE_HOSTS = Entry("option.tree_hosts", "trees need {least} hosts or more: raise --hosts")
-NOT_A_PART = Entry("option.not_a_part", "must be one of {parts}")
+TREE_HOSTS = Entry(
+    "option.tree_hosts",
+    "trees need {least} hosts or more",
+    remedy="Raise `--hosts`.",
+)
+NOT_A_PART = Entry(
+    "option.not_a_part",
+    "no such part",
+    also=("parts",),
+    remedy="Give one of {parts}, or leave the option out.",
+)
 ONE_SOURCE_OF_RATES = Entry(
     "option.one_source_of_rates",
-    "cannot be combined with --measured-gbps or --gradient-bytes: give one of them",
+    "cannot be combined with --measured-gbps or --gradient-bytes",
+    remedy="Give one of them.",
 )
 CHECKPOINT_NEEDED = Entry(
-    "option.checkpoint_needed", "name the trainer's checkpoint, a file or a folder: `{example}`"
+    "option.checkpoint_needed",
+    "the trainer's checkpoint is not named",
+    also=("example",),
+    remedy="Name it, a file or a folder: `{example}`.",
 )
 CHECKPOINT_TWICE = Entry(
-    "option.checkpoint_twice", "is another one than the argument {checkpoint}: name only one"
+    "option.checkpoint_twice",
+    "is another one than the argument {checkpoint}",
+    remedy="Name only one.",
 )

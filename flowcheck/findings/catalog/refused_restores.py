@@ -8,12 +8,16 @@ from flowcheck.findings.finding import Entry
 # What was asked.
 
 NOT_WITH_OPTION = Entry(
-    "restore.not_with_option", "cannot be combined with {option}: give one of them"
+    "restore.not_with_option",
+    "cannot be combined with {option}",
+    remedy="Give one of them.",
 )
 TEMPLATE_OR_FORMAT = Entry(
     "restore.template_or_format",
-    "the form of what is to be written is missing: --template FILE, a checkpoint the trainer wrote "
-    "in this job, or --format NAME, one of {formats}",
+    "the form of what is to be written is missing",
+    also=("formats",),
+    remedy="Give `--template FILE`, a checkpoint the trainer wrote in this job, or `--format "
+    "NAME`, one of {formats}.",
 )
 TEMPLATE_EACH = Entry(
     "restore.template_each",
@@ -21,12 +25,23 @@ TEMPLATE_EACH = Entry(
     cause="Each job of the run is restored into its own file.",
     remedy="Give a `--template` for each job, or name one job with `--job`.",
 )
-CHECKPOINT_OF_ONE_JOB = Entry("restore.checkpoint_of_one_job", "is of one job: give its template")
+CHECKPOINT_OF_ONE_JOB = Entry(
+    "restore.checkpoint_of_one_job",
+    "is of one job",
+    remedy="Give its template.",
+)
 WHICH_JOB_AS = Entry(
     "restore.which_job_as",
-    "writes one job, and this run has several: name the job with --job {jobs} (or 1, 2 ...)",
+    "writes one job, and this run has several",
+    also=("jobs",),
+    remedy="Name the job with `--job`: {jobs} (or 1, 2 ...).",
 )
-WHICH_JOB = Entry("restore.which_job", "is of one job: name it with --job {jobs}")
+WHICH_JOB = Entry(
+    "restore.which_job",
+    "is of one job, and the run has several",
+    also=("jobs",),
+    remedy="Name it with `--job`: {jobs}.",
+)
 URL_NAMES_JOB = Entry(
     "restore.url_names_job",
     "goes with --run; the URL names a job itself: http://host:port/jobs/K or the target's folder",
@@ -39,10 +54,15 @@ JOB_OF_A_RUN = Entry(
     cause="A folder or a URL holds the steps of one job.",
     remedy="Leave `--job` out, or give `--run`.",
 )
-ONE_TEMPLATE = Entry("restore.one_template", "give only one with --job")
+ONE_TEMPLATE = Entry(
+    "restore.one_template",
+    "several are given with --job, which names one job",
+    remedy="Give only one, of that job.",
+)
 BUFFERS_OF_A_FILE = Entry(
     "restore.buffers_of_a_file",
-    "is read for buffers of a --template or a --like file: give one of these too",
+    "is read for buffers of a --template or a --like file",
+    remedy="Give one of these too, or leave it out.",
 )
 TEMPLATE_IS_A_FOLDER = Entry(
     "restore.template_is_a_folder",
@@ -52,13 +72,17 @@ TEMPLATE_IS_A_FOLDER = Entry(
 )
 NO_OWN_FOLDER = Entry(
     "restore.no_own_folder",
-    "{folder}: does not belong to this user alone: set TMPDIR to a folder that does",
+    "{folder}: does not belong to this user alone",
+    remedy="Set TMPDIR to a folder that does.",
 )
-SERVE_WHAT = Entry("restore.serve_what", "give --run DIR, or a folder of checkpoints")
+SERVE_WHAT = Entry(
+    "restore.serve_what",
+    "neither a run nor a folder of checkpoints is named",
+    remedy="Give `--run DIR`, or a folder of checkpoints.",
+)
 NOT_A_FOLDER = Entry(
     "restore.not_a_folder",
     "is not a folder",
-    cause="A file was named, and a folder is needed.",
     remedy="Name the folder that holds the checkpoints.",
 )
 SERVE_UNENCRYPTED = Entry(
@@ -70,20 +94,23 @@ SERVE_UNENCRYPTED = Entry(
 
 ONE_JOB_FOLLOWED = Entry(
     "restore.one_job_followed",
-    "{files} checkpoints, and one job was followed: give one of it",
+    "{files} checkpoints, and one job was followed",
+    remedy="Give one of it.",
 )
 ONE_FILE_FOR_JOBS = Entry(
     "restore.one_file_for_jobs",
-    "1 checkpoint, and {jobs} jobs were followed: give one of each (--template, each once)",
+    "1 checkpoint, and {jobs} jobs were followed",
+    remedy="Give one of each job: `--template FILE`, once for each.",
 )
 FILES_FOR_JOBS = Entry(
     "restore.files_for_jobs",
-    "{files} checkpoints, and {jobs} jobs were followed: give one of each (--template, each once)",
+    "{files} checkpoints, and {jobs} jobs were followed",
+    remedy="Give one of each job: `--template FILE`, once for each.",
 )
 SAME_PARAMETERS = Entry(
     "restore.same_parameters",
-    "{file}: jobs {jobs} had the same parameters at its step: give a checkpoint of a later step, "
-    "at which they differ",
+    "{file}: jobs {jobs} had the same parameters at its step",
+    remedy="Give a checkpoint of a later step, at which they differ.",
 )
 NO_JOBS_PARAMETERS = Entry(
     "restore.no_jobs_parameters",
@@ -92,13 +119,18 @@ NO_JOBS_PARAMETERS = Entry(
     cause="No replica had these parameters at that step.",
     remedy="Give a template that this job's trainer wrote while FlowCheck followed it.",
 )
-OF_ONE_JOB = Entry("restore.of_one_job", "{files} are of one job: give one of each job")
+OF_ONE_JOB = Entry(
+    "restore.of_one_job",
+    "{files} are of one job",
+    remedy="Give one checkpoint of each job.",
+)
 
 # The step.
 
 STATE_UNKNOWN = Entry(
     "restore.state_unknown",
-    "{run}: the optimizer's state is not known yet: `flowcheck base FILE{this_run!o}` gives it",
+    "{run}: the optimizer's state is not known yet",
+    remedy="Give a checkpoint of the trainer: `flowcheck base FILE{run!o}`.",
 )
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
@@ -131,18 +163,21 @@ OTHER_STEP = Entry(
 NOT_A_DICTIONARY = Entry(
     "restore.not_a_dictionary",
     "{path}: holds a {type}, not a dictionary",
-    cause="The file is no checkpoint of a training.",
     remedy="Name a checkpoint that FlowCheck or the trainer wrote.",
 )
 STEPS_WAITING = Entry(
     "restore.steps_waiting",
-    "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them: see "
-    "`flowcheck status{this_run!o}`, and the logs there",
+    "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them",
+    remedy="See `flowcheck status{run!o}`, and the logs in the run directory.",
 )
 
 # What is verified.
 
-BEING_WRITTEN = Entry("restore.being_written", "{output}: a restore is writing it just now")
+BEING_WRITTEN = Entry(
+    "restore.being_written",
+    "{output}: a restore is writing it just now",
+    remedy="Wait for its end.",
+)
 RESTORE_KILLED = Entry(
     "restore.killed", "{output}: a restore was killed before it gave {name} its name; {left}"
 )
@@ -157,8 +192,16 @@ COMPLETE_IN_FOLDER = Entry(
 LATEST_NOT_WHOLE = Entry(
     "restore.latest_not_whole", "{file} names {checkpoint}, which {fault} ({there})"
 )
-HOLDS_NO_MANIFEST = Entry("restore.holds_no_manifest", "holds no {manifest}")
-IS_NOT_THERE = Entry("restore.is_not_there", "does not exist")
+HOLDS_NO_MANIFEST = Entry(
+    "restore.holds_no_manifest",
+    "holds no {manifest}",
+    remedy="Name a folder or file that a chain, or `restore`, wrote.",
+)
+IS_NOT_THERE = Entry(
+    "restore.is_not_there",
+    "does not exist",
+    remedy="Correct the path.",
+)
 WHOLE_ARE = Entry("restore.whole_are", "complete are {checkpoints}")
 NONE_WHOLE = Entry("restore.none_whole", "no checkpoint there is complete")
 STEP_WITHOUT_MANIFEST = Entry(
@@ -169,8 +212,10 @@ STEP_WITHOUT_MANIFEST = Entry(
 )
 NOTHING_TO_VERIFY = Entry(
     "restore.nothing_to_verify",
-    "{path}: {found}: name a step-N folder, a folder whose `latest` names one, or a file that "
-    "flowcheck restore wrote (its checksums are beside it in NAME{suffix})",
+    "{path}: {found}",
+    also=("suffix",),
+    remedy="Name a step-N folder, a folder whose `latest` names one, or a file that flowcheck "
+    "restore wrote (its checksums are beside it in NAME{suffix}).",
 )
 PATH_MISSING = Entry(
     "restore.path_missing",

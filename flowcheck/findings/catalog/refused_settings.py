@@ -2,56 +2,104 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.catalog.general_errors import CORRECT_VALUE
 from flowcheck.findings.finding import Entry
 
 # Of any setting.
 
-AT_LEAST = Entry("setting.at_least", "must be {least} or more")
-ABOVE = Entry("setting.above", "must be above {bound}")
-FROM_TO = Entry("setting.from_to", "must be from {least} to {most}")
-ONE_OF = Entry("setting.one_of", "must be one of {choices}")
-FINITE = Entry("setting.finite", "must be a finite number")
-FINITE_ABOVE = Entry("setting.finite_above", "must be a number above {bound}")
-WRONG_TYPE = Entry("setting.wrong_type", "must be {wanted}, not {found}")
-WRONG_LENGTH = Entry("setting.wrong_length", "must be a list of {wanted}, not of {found}")
-NOT_STATED = Entry("setting.not_stated", "{key} must be stated")
+AT_LEAST = Entry(
+    "setting.at_least",
+    "must be {least} or more",
+    remedy=CORRECT_VALUE,
+)
+ABOVE = Entry(
+    "setting.above",
+    "must be above {bound}",
+    remedy=CORRECT_VALUE,
+)
+FROM_TO = Entry(
+    "setting.from_to",
+    "must be from {least} to {most}",
+    remedy=CORRECT_VALUE,
+)
+ONE_OF = Entry(
+    "setting.one_of",
+    "not a known value",
+    also=("choices",),
+    remedy="Give one of {choices}.",
+)
+FINITE = Entry(
+    "setting.finite",
+    "must be a finite number",
+    remedy=CORRECT_VALUE,
+)
+FINITE_ABOVE = Entry(
+    "setting.finite_above",
+    "must be a number above {bound}",
+    remedy=CORRECT_VALUE,
+)
+NOT_ACCEPTED = Entry("setting.not_accepted", "{text}", remedy=CORRECT_VALUE)
+"""text: of the library that reads settings."""
+WRONG_TYPE = Entry(
+    "setting.wrong_type",
+    "must be {wanted}, not {found}",
+    remedy=CORRECT_VALUE,
+)
+WRONG_LENGTH = Entry(
+    "setting.wrong_length",
+    "must be a list of {wanted}, not of {found}",
+    remedy=CORRECT_VALUE,
+)
+NOT_STATED = Entry(
+    "setting.not_stated",
+    "{key} must be stated",
+    remedy="State it in that table.",
+)
 NEEDS_OTHER = Entry(
     "setting.needs_other",
     "needs {other}",
-    cause="One setting says nothing without the other.",
     remedy="State the other one too, or leave this one out.",
 )
 UNKNOWN_KEY = Entry(
     "setting.unknown_key",
     "is not a known key; {hint}",
-    cause="The key is misspelt, or in the wrong table.",
     remedy="Correct the key, or leave it out.",
 )
 UNKNOWN_KEYS = Entry(
     "setting.unknown_keys",
     "is not a known key; {hint}; nor are {others}",
-    cause="The keys are misspelt, or in the wrong table.",
     remedy="Correct the keys, or leave them out.",
 )
 ALSO_UNKNOWN = Entry("setting.also_unknown", "{key} ({hint})")
 DID_YOU_MEAN = Entry("setting.did_you_mean", "did you mean {key}?")
 KNOWN_KEYS = Entry("setting.known_keys", "known keys: {keys}")
-ABOVE_TABLES = Entry("setting.above_tables", "{key} belongs above the first [table]")
-VERSION = Entry("setting.version", 'state it as "{short}" or "{long}"')
-NOT_AN_ADDRESS = Entry("setting.not_an_address", "must be an IP address")
+ABOVE_TABLES = Entry(
+    "setting.above_tables",
+    "{key} belongs above the first [table]",
+    remedy="Move its line above the first table of the file.",
+)
+VERSION = Entry(
+    "setting.version",
+    "is not a release number",
+    also=("short", "long"),
+    remedy='State it as "{short}" or "{long}".',
+)
+NOT_AN_ADDRESS = Entry(
+    "setting.not_an_address",
+    "not an IP address",
+    remedy="Write it as in 10.0.0.1 or fd00::1.",
+)
 
 # The file itself.
 
 UNREADABLE = Entry(
     "setting.file_unreadable",
     "cannot be read: {error}",
-    cause="The file is missing, or this user may not read it.",
     remedy="Check the path and its permissions (`ls -l`).",
 )
 NOT_TOML = Entry(
     "setting.not_toml",
     "is not valid TOML: {error}",
-    cause="The file has a mistake at the place that the sentence names.",
     remedy="Correct the file there.",
 )
 
@@ -59,70 +107,127 @@ NOT_TOML = Entry(
 
 NO_SOURCE = Entry(
     "setting.no_source",
-    'state where frames come from: a [[source]] table with pci = "0000:3b:00.0", '
-    'interface = "eth1", vdev = "..." or file = "job.pcap"',
+    "the file does not say where frames come from",
+    remedy='Add a `[[source]]` table with one of `interface = "eth1"`, `pci = "0000:3b:00.0"`, '
+    '`file = "job.pcap"` or `vdev = "..."`.',
 )
-EMPTY_SOURCES = Entry("setting.empty_sources", "state at least one [[source]] of frames")
+EMPTY_SOURCES = Entry(
+    "setting.empty_sources",
+    "there is no [[source]] of frames",
+    remedy='State at least one, such as `[[source]]` with `interface = "eth1"`.',
+)
 LOGS_BESIDE_SOURCES = Entry(
     "setting.logs_beside_sources",
-    "state either [[source]] or [gradients]: a replica is stepped from one of them",
+    "[[source]] and [gradients] are both stated: a replica is stepped from one of them",
+    remedy="Leave one of them out.",
 )
-NO_LOGS = Entry("setting.no_logs", "name at least one gradient log")
+NO_LOGS = Entry(
+    "setting.no_logs",
+    "no gradient log is named",
+    remedy="Name at least one: `logs` in `[gradients]`.",
+)
 LEARNED_FOR_LOGS = Entry(
     "setting.learned_for_logs",
-    "with [gradients], name the learned/job.json of the chain that writes the logs, with its "
-    "weights.bin beside it",
+    "with [gradients] the job is not learned from frames",
+    remedy="Name the `learned/job.json` of the chain that writes the logs, with its "
+    "`weights.bin` beside it: `learned` in `[model]`.",
 )
 LOGS_OF_ONE_JOB = Entry(
     "setting.logs_of_one_job",
     "with [gradients], state one job alone",
-    cause="Gradient logs are of one job.",
     remedy="Leave `jobs` and the `[[job]]` tables out, and give each job a job file of its own.",
 )
-ONE_SOURCE_KIND = Entry("setting.one_source_kind", "name exactly one of pci, vdev, interface, file")
-USER_NAME = Entry("setting.user_name", 'must be the name of a user, such as "flowcheck"')
-SWITCH_PORT_NAME = Entry("setting.switch_port_name", "must be the name of a switch port")
-RING_SLOTS = Entry("setting.ring_slots", "must be a power of two up to {most}")
-RING_SLOT_BYTES = Entry("setting.ring_slot_bytes", "must be a multiple of 64 from 128 to 65536")
+ONE_SOURCE_KIND = Entry(
+    "setting.one_source_kind",
+    "none of pci, vdev, interface and file is named, or more than one",
+    remedy="Name exactly one of them in each `[[source]]`.",
+)
+USER_NAME = Entry(
+    "setting.user_name",
+    'must be the name of a user, such as "flowcheck"',
+    remedy="`scripts/node/install-node` makes this user; name it, or another one that exists "
+    "(`getent passwd`).",
+)
+SWITCH_PORT_NAME = Entry(
+    "setting.switch_port_name",
+    "must be the name of a switch port",
+    remedy="State it as the switch prints it, such as Ethernet1/1.",
+)
+RING_SLOTS = Entry(
+    "setting.ring_slots",
+    "must be a power of two up to {most}",
+    remedy=CORRECT_VALUE,
+)
+RING_SLOT_BYTES = Entry(
+    "setting.ring_slot_bytes",
+    "must be a multiple of 64 from 128 to 65536",
+    remedy=CORRECT_VALUE,
+)
 
 # The model.
 
 FACTORY_FOR_ARGUMENTS = Entry(
-    "setting.factory_for_arguments", "are passed to a factory: state {factory} too"
+    "setting.factory_for_arguments",
+    "are passed to a factory, and {factory} is not stated",
+    remedy="State `{factory}` too, or leave the arguments out.",
 )
-DTYPE_TWICE = Entry("setting.dtype_twice", "replaces model.dtype: state only one of them")
+DTYPE_TWICE = Entry(
+    "setting.dtype_twice",
+    "replaces model.dtype",
+    remedy="State only one of them.",
+)
 DTYPES_OF_ONE_SIZE = Entry(
     "setting.dtypes_of_one_size",
-    "two of them have the same size, and the wire does not show which parameter has which: state "
-    '[model] factory = "file.py:function" instead',
+    "two of them have the same size, and the wire does not show which parameter has which",
+    remedy='State `factory = "file.py:function"` in `[model]` instead.',
 )
-NAME_TWICE = Entry("setting.name_twice", "two parameters have this name: names must differ")
+NAME_TWICE = Entry(
+    "setting.name_twice",
+    "two parameters have this name",
+    remedy="Give each parameter a name of its own.",
+)
 
 # Several jobs.
 
 HOST_ADDRESS = Entry(
     "setting.host_address",
-    "is not an IP address: state one that flowcheck analyze prints, such as 10.0.0.1",
+    "is not an IP address",
+    remedy="State one that `flowcheck analyze CAPTURE` prints, such as 10.0.0.1.",
 )
-LAST_STEP = Entry("setting.last_step", "must be 1 or more: the trainer's last step")
+LAST_STEP = Entry(
+    "setting.last_step",
+    "must be 1 or more: the trainer's last step",
+    remedy="State the trainer's last step, or leave the key out.",
+)
 JOBS_AND_TABLES = Entry(
-    "setting.jobs_and_tables", "there are {tables} [[job]] tables: leave jobs out"
+    "setting.jobs_and_tables",
+    "there are {tables} [[job]] tables",
+    remedy="Leave `jobs` out.",
 )
 JOB_NAME = Entry(
-    "setting.job_name", "must be letters, digits, - and _, and no other job may have it"
+    "setting.job_name",
+    "must be letters, digits, - and _, and no other job may have it",
+    remedy="Choose another name.",
 )
 JOBS_ALIKE = Entry(
     "setting.jobs_alike",
-    "nothing on the wire shows which of the jobs this is: state hosts for both, with addresses of "
-    "its own, or a [job.model] with other sizes",
+    "nothing on the wire shows which of the jobs this is",
+    remedy="State `hosts` for both, with addresses of its own, or a `[job.model]` with other "
+    "sizes.",
 )
 
 # Sharded training.
 
 ONE_FSDP_JOB = Entry(
-    "setting.one_fsdp_job", "of FSDP supports one job only: leave jobs and [[job]] out"
+    "setting.one_fsdp_job",
+    "of FSDP supports one job only",
+    remedy="Leave `jobs` and `[[job]]` out.",
 )
-FACTORY_FORM = Entry("setting.factory_form", 'must be written "file.py:function"')
+FACTORY_FORM = Entry(
+    "setting.factory_form",
+    "does not name a function",
+    remedy='Write it as "file.py:function".',
+)
 OF_STYLES = Entry(
     "setting.of_styles",
     "can be used with style = {styles} only",
@@ -132,13 +237,26 @@ OF_STYLES = Entry(
 
 # Checkpoints, servers.
 
-PERSIST_TARGET = Entry("setting.persist_target", "name a folder or a URL such as s3://bucket/job")
-PERSIST_INTERVAL = Entry("setting.persist_interval", "state every_steps, every_minutes or both")
+PERSIST_TARGET = Entry(
+    "setting.persist_target",
+    "it is not stated where to write",
+    remedy="Name a folder or a URL such as s3://bucket/job: `target` in `[persist]`.",
+)
+PERSIST_INTERVAL = Entry(
+    "setting.persist_interval",
+    "it is not stated when to write",
+    remedy="State `every_steps`, `every_minutes` or both in `[persist]`.",
+)
 TOKEN_NEEDED = Entry(
     "setting.token_needed",
-    "clients on other machines need a token: state {token_file}, or {loopback}",
+    "clients on other machines need a token",
+    also=("token_file", "loopback"),
+    remedy="State {token_file}, or listen on this machine only: {loopback}.",
 )
 AN_ADDRESS_SUCH_AS = Entry("setting.an_address_such_as", "an address such as {address}")
 ADDRESS_AND_PORT = Entry(
-    "setting.address_and_port", 'must be an address and a port, such as "{address}" or "[::1]:9464"'
+    "setting.address_and_port",
+    "not an address and a port",
+    also=("address",),
+    remedy='Write it as in "{address}" or "[::1]:9464".',
 )

@@ -20,7 +20,11 @@ _ORDER_BROKEN = "A part of FlowCheck gave another a step that is not the next on
 
 # The state file.
 
-ALREADY_HERE = Entry("replica.already_here", "{path}: a replica is already here; open or remove it")
+ALREADY_HERE = Entry(
+    "replica.already_here",
+    "{path}: a replica is already here",
+    remedy="Open it, or remove the file.",
+)
 OPEN_ELSEWHERE = Entry(
     "replica.open_elsewhere",
     "{path}: another process has this replica open",
@@ -30,16 +34,14 @@ OPEN_ELSEWHERE = Entry(
 CANNOT_OPEN = Entry(
     "replica.cannot_open",
     "{path}: the replica state cannot be opened: {error}",
-    cause="The file is missing, or this user may not open it.",
-    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the command "
-    "as the chain's user or as root.",
+    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the "
+    "command as the chain's user or as root.",
 )
 CANNOT_READ = Entry(
     "replica.cannot_read",
     "{path}: the replica state cannot be read: {error}",
-    cause="The file is missing, or this user may not read it.",
-    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the command "
-    "as the chain's user or as root.",
+    remedy="`flowcheck status{this_run!o}` shows whether the chain still has it; run the "
+    "command as the chain's user or as root.",
 )
 TOO_SHORT = Entry(
     "replica.too_short",
@@ -55,8 +57,8 @@ OTHER_KIND = Entry(
 )
 OTHER_VERSION = Entry(
     "replica.other_version",
-    "{path}: state of layout version {version}, this program reads {own}: go on with the release "
-    "that made it, or begin anew in another run directory",
+    "{path}: state of layout version {version}, this program reads {own}",
+    remedy="Go on with the release that made it, or begin anew in another run directory.",
 )
 CUT_OFF = Entry(
     "replica.cut_off",
@@ -72,7 +74,10 @@ HEADER_DAMAGED = Entry(
 )
 NO_WHOLE_STEP = Entry(
     "replica.no_whole_step",
-    "{path}: no commit slot is whole; the replica must be made anew",
+    "{path}: no commit slot is whole",
+    cause="The machine stopped while the replica was being made, or the file is damaged.",
+    remedy="Start the chain anew in another run directory; `flowcheck restore --checkpoint "
+    "FOLDER --template FILE --out FILE` reads a checkpoint that was written.",
 )
 COMMITS_CHANGING = Entry(
     "replica.commits_changing",
@@ -108,8 +113,9 @@ BYTES_CHANGED = Entry(
 )
 OVERWRITTEN = Entry(
     "replica.overwritten",
-    "{path}: step {step} was overwritten while it was read, because other readers hold the other "
-    "steps: make replica.keep_bytes larger",
+    "{path}: step {step} was overwritten while it was read, because other readers hold "
+    "the other steps",
+    remedy="Make `keep_bytes` in `[replica]` larger.",
 )
 NOT_KEPT_IN = Entry(
     "replica.not_kept_in",
@@ -130,7 +136,11 @@ AND_MEMORY = Entry("replica.and_memory", ", and the machine has {bytes:,} of mem
 MORE_HUGE_PAGES = Entry(
     "replica.more_huge_pages", ", more huge pages (scripts/hugepages reserve N)"
 )
-CPU_NOT_ALLOWED = Entry("replica.cpu_not_allowed", "may be one of {cpus} here")
+CPU_NOT_ALLOWED = Entry(
+    "replica.cpu_not_allowed",
+    "may be one of {cpus} here",
+    remedy="State CPUs of that list; a service or `taskset` may allow fewer than the machine has.",
+)
 
 # Steps.
 
@@ -140,7 +150,11 @@ CLOSED = Entry(
     cause="A part of FlowCheck used the replica after its end.",
     remedy=_MISTAKE,
 )
-STEP_IS_OVER = Entry("replica.step_is_over", "this step was committed or given up; begin it again")
+STEP_IS_OVER = Entry(
+    "replica.step_is_over",
+    "this step was committed or given up",
+    remedy="Begin it again.",
+)
 OTHER_OPTIMIZER = Entry(
     "replica.other_optimizer",
     "{path}: this replica was made with other optimizer settings",
@@ -185,8 +199,9 @@ TRAINER_ENDS = Entry(
 
 OTHER_DIGEST_LOG = Entry(
     "digest_log.other_log",
-    "{path}: not the trace of a replica of {tensors} tensors, or of another release (this one "
-    "writes version {version}): remove it, or use another run directory",
+    "{path}: not the trace of a replica of {tensors} tensors, or of another release "
+    "(this one writes version {version})",
+    remedy="Remove it, or use another run directory.",
 )
 NOT_A_DIGEST_LOG = Entry(
     "digest_log.not_one",
@@ -205,7 +220,8 @@ DIGEST_COUNT = Entry(
 
 LOG_NOT_WRITABLE = Entry(
     "gradient_log.not_writable",
-    "cannot be written as {user}: {error}: name a file in a folder of that user's",
+    "cannot be written as {user}: {error}",
+    remedy="Name a file in a folder of that user's.",
 )
 LOG_OUT_OF_ORDER = Entry(
     "gradient_log.out_of_order",
@@ -220,4 +236,8 @@ LOG_CHANGED = Entry(
     remedy="The steps behind it cannot be had: give the trainer's newest checkpoint with "
     "`flowcheck base FILE{this_run!o}`.",
 )
-OTHER_LOG = Entry("gradient_log.other_log", "{path}: not a gradient log of this job; remove it")
+OTHER_LOG = Entry(
+    "gradient_log.other_log",
+    "{path}: not a gradient log of this job",
+    remedy="Remove it, or name another file.",
+)

@@ -23,29 +23,34 @@ CLIP_TOGETHER_TYPE = Entry(
 )
 STATED_TYPE_SIZE = Entry(
     "replica.stated_type_size",
-    "[model] {key} = {value} has elements of {bytes} bytes, and those of the start-up broadcast "
-    "have {sizes}: correct {key}, or leave it out",
+    "[model] {key} = {value} has elements of {bytes} bytes, and those of the start-up "
+    "broadcast have {sizes}",
+    remedy="Correct `{key}`, or leave it out.",
 )
 TYPE_OPEN = Entry(
     "replica.type_open",
-    "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: state "
-    '[model] dtype = "bfloat16" (or "float16")',
+    "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell",
+    remedy='State in `[model]`: `dtype = "bfloat16"` (or "float16").',
 )
 TYPES_OPEN = Entry(
     "replica.types_open",
-    "parameters of several dtypes, of {sizes} bytes an element: those of 2 may be bfloat16 or "
-    'float16 and the wire does not tell: state [model] dtypes = {dtypes} (or "float16")',
+    "parameters of several dtypes, of {sizes} bytes an element: those of 2 may be "
+    "bfloat16 or float16 and the wire does not tell",
+    also=("dtypes",),
+    remedy='State in `[model]`: `dtypes = {dtypes}` (or "float16").',
 )
 GRADIENT_TYPE_OPEN = Entry(
     "replica.gradient_type_open",
-    "gradients are reduced in {bytes} bytes an element, the parameters have others: the wire does "
-    "not tell into which type a hook compresses them: state "
-    '[model] gradient_dtype = "float16" (fp16_compress_hook) or "bfloat16" (bf16_compress_hook)',
+    "gradients are reduced in {bytes} bytes an element, the parameters have others: the "
+    "wire does not tell into which type a hook compresses them",
+    remedy='State `gradient_dtype` in `[model]`: "float16" (fp16_compress_hook) or "bfloat16" '
+    "(bf16_compress_hook).",
 )
 GRADIENT_TYPE_SIZE = Entry(
     "replica.gradient_type_size",
-    "[model] gradient_dtype = {value} has elements of {bytes} bytes, and those of the buckets have "
-    "{sizes}: no hook compresses them so, leave gradient_dtype out",
+    "[model] gradient_dtype = {value} has elements of {bytes} bytes, and those of the "
+    "buckets have {sizes}: no hook compresses them so",
+    remedy="Leave `gradient_dtype` out.",
 )
 GATHERED_SIZE = Entry(
     "replica.gathered_size",
@@ -149,8 +154,8 @@ UNUSED_LEFT_OUT = Entry(
 )
 GATHERED_FLOAT32 = Entry(
     "replica.gathered_float32",
-    "gathered parameters are float32: the wire does not tell in which type they are sent; state "
-    "[model] dtype, or [sharded]",
+    "gathered parameters are float32: the wire does not tell in which type they are sent",
+    remedy="State `dtype` in `[model]`, or `[sharded]`.",
 )
 UNITS_IN_MODULE_ORDER = Entry(
     "replica.units_in_module_order",

@@ -8,16 +8,16 @@ from flowcheck.findings.finding import Entry
 NOT_ACCESSIBLE = Entry(
     "run.not_accessible",
     "user {user} may not look into the folder that it is in",
-    cause="A folder above it is closed to the chain's user.",
     remedy="Give that user `x` on each folder above (`namei -l PATH` shows them), or choose "
     "another `run`.",
 )
 IN_USE = Entry(
     "run.in_use",
-    "is in use by process {pid}: `flowcheck down{run!o}`",
-    cause="A chain is running there already.",
-    remedy="Another `run` folder, or stop that one.",
+    "is in use by process {pid}",
+    also=("run",),
     section="processes",
+    cause="A chain is running there already.",
+    remedy="Name another `run` folder, or stop that chain: `flowcheck down{run!o}`.",
 )
 FOUND_NOTHING = Entry("run.found_nothing", "nothing is there")
 FOUND_FILE = Entry("run.found_file", "it is a file")
@@ -40,17 +40,26 @@ NOTHING_TO_STOP = Entry(
 )
 SETTINGS_DAMAGED = Entry(
     "run.settings_damaged",
-    "is damaged ({error}): keep what you need of {run}, then remove it",
+    "is damaged ({error})",
+    also=("run",),
+    remedy="Keep what you need of {run}, then remove the folder.",
 )
 HOLDS_FOREIGN_FILES = Entry(
     "run.holds_foreign_files",
-    "holds {names}, and no chain was started there: name a folder of its own",
+    "holds {names}, and no chain was started there",
+    remedy="Name a folder of its own.",
 )
 HOLDS_SPECIAL_FILE = Entry(
     "run.holds_special_file",
-    "holds {path}, which is no file or folder of a chain: remove it, then try again",
+    "holds {path}, which is no file or folder of a chain",
+    remedy="Remove it, then try again.",
 )
-NO_SUCH_JOB = Entry("run.no_such_job", "must be one of {jobs}, or a number from 1")
+NO_SUCH_JOB = Entry(
+    "run.no_such_job",
+    "there is no such job",
+    also=("jobs",),
+    remedy="Give one of {jobs}, or a number from 1.",
+)
 
 ILLEGAL_TRANSITION = Entry(
     "lifecycle.illegal_transition",
@@ -59,13 +68,20 @@ ILLEGAL_TRANSITION = Entry(
 )
 LATER_VERSION = Entry(
     "lifecycle.later_version",
-    "{file}: a later version of FlowCheck wrote it (record version {version}, this one reads up to "
-    "{newest}): use that version, or start the chain anew",
+    "{file}: a later version of FlowCheck wrote it (record version {version}, this one "
+    "reads up to {newest})",
+    remedy="Use that version, or start the chain anew.",
 )
 ANOTHER_REQUEST = Entry(
-    "lifecycle.another_request", "{run}: another file is being taken right now: try again"
+    "lifecycle.another_request",
+    "{run}: another file is being taken right now",
+    remedy="Try again in a minute.",
 )
-FILE_GONE = Entry("lifecycle.file_gone", "{file} is gone: give it again")
+FILE_GONE = Entry(
+    "lifecycle.file_gone",
+    "{file} is gone",
+    remedy="Give it again.",
+)
 REQUEST_WITHDRAWN = Entry(
     "lifecycle.request_withdrawn",
     "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn (see "
@@ -75,7 +91,8 @@ REQUEST_WITHDRAWN = Entry(
 )
 STILL_TAKEN = Entry(
     "lifecycle.still_taken",
-    "{run}: the updater is still taking {file}: see `flowcheck status{this_run!o}`",
+    "{run}: the updater is still taking {file}",
+    remedy="Wait for it: `flowcheck status{run!o}` shows when it is done.",
 )
 NO_BASE_AWAITED = Entry(
     "lifecycle.no_base_awaited", "the replica's state is known: nothing waits for a base"

@@ -42,9 +42,8 @@ TURNS_OPEN = Entry(
 )
 ONE_DIRECTION = Entry(
     "sharded.one_direction",
-    "the mirrored links do not carry the part of rank {ranks_missing} of {ranks} of any unit: "
-    "{missing_bytes:,} of {bytes:,} bytes a step are missing; mirror the other direction of the "
-    "port as well",
+    "the mirrored links do not carry the part of rank {ranks_missing} of {ranks} of any "
+    "unit: {missing_bytes:,} of {bytes:,} bytes a step are missing",
     remedy="Mirror both directions of the port.",
 )
 NO_WHOLE_ITERATION = Entry(
@@ -70,7 +69,7 @@ ODD_PART = Entry(
 )
 RELEASE_OPEN = Entry(
     "sharded.release_open",
-    "the sizes fit the partition of several NCCL releases: mirror the other direction too",
+    "the sizes fit the partition of several NCCL releases",
     remedy="Mirror both directions of the port, or state NCCL's release: `nccl` in the job file.",
 )
 

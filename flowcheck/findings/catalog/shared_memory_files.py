@@ -7,49 +7,52 @@ from flowcheck.findings.finding import Entry
 
 NO_MEMORY_LEFT = Entry(
     "shared_file.no_memory_left",
-    "{what}: {error}; {folder} has {free_mib} MiB free: free memory there (`flowcheck status "
-    "--leftovers` lists what killed chains hold), or lower slots of [ring] or size_bytes of "
-    "[staging] in the job file",
+    "{what}: {error}; {folder} has {free_mib} MiB free",
     section="processes",
     cause="Rings, flow tables and staging are reserved in full before a chain starts.",
-    remedy="`flowcheck plan job.toml` shows the sum line by line.",
+    remedy="Free memory there (`flowcheck status --leftovers` lists what killed chains hold), "
+    "or lower `slots` of `[ring]` or `size_bytes` of `[staging]`; `flowcheck plan "
+    "JOB.toml` shows the sum line by line.",
 )
 NO_HUGE_PAGES_LEFT = Entry(
     "shared_file.no_huge_pages_left",
-    "{what}: {error}; 2 MiB pages of {free_mib} MiB are free: reserve more (scripts/hugepages "
-    "reserve N), or lower slots of [ring] or size_bytes of [staging] in the job file",
+    "{what}: {error}; 2 MiB pages of {free_mib} MiB are free",
     section="processes",
     cause="Another process took the pages, or fewer are reserved than the chain needs.",
-    remedy="`scripts/hugepages reserve N`; `flowcheck plan job.toml` shows the sum line by line.",
+    remedy="Reserve more (`scripts/hugepages reserve N`), or lower `slots` of `[ring]` or "
+    "`size_bytes` of `[staging]`; `flowcheck plan JOB.toml` shows the sum line by line.",
 )
 NOT_THERE = Entry(
     "shared_file.not_there",
-    "{what}: {error}: the chain that makes it has ended, or was not started yet (`flowcheck "
-    "status{this_run!o}` says which)",
+    "{what}: {error}: the chain that makes it has ended, or was not started yet",
+    remedy="`flowcheck status{this_run!o}` says which; start the chain with `flowcheck up "
+    "JOB.toml{this_run!o}`.",
 )
 THERE_ALREADY = Entry(
     "shared_file.there_already",
-    "{what}: {error}: a chain runs there or was killed there; `flowcheck down{this_run!o}` ends "
-    "it and removes its memory",
+    "{what}: {error}: a chain runs there or was killed there",
+    remedy="`flowcheck down{this_run!o}` ends it and removes its memory.",
 )
 NOT_PERMITTED = Entry(
     "shared_file.not_permitted",
-    "{what}: {error}: it belongs to the chain of {owner}, and this command runs as {user}; run it "
-    "as that user or as root",
+    "{what}: {error}: it belongs to the chain of {owner}, and this command runs as {user}",
+    remedy="Run it as that user or as root.",
 )
 OTHER_LAYOUT = Entry(
     "shared_file.other_layout",
-    "{what}: {error}: another release of FlowCheck made it; end that chain with its own release "
-    "(`flowcheck down{this_run!o}`), then start it with this one",
+    "{what}: {error}: another release of FlowCheck made it",
+    remedy="End that chain with its own release (`flowcheck down{this_run!o}`), then start it "
+    "with this one.",
 )
 DAMAGED = Entry(
     "shared_file.damaged",
-    "{what}: {error}: it was cut off or never finished; `flowcheck down{this_run!o}` removes it, "
-    "then start the chain again",
+    "{what}: {error}: it was cut off or never finished",
+    remedy="Remove it with `flowcheck down{this_run!o}`, then start the chain again.",
 )
 SIZES_REFUSED = Entry(
     "shared_file.sizes_refused",
-    "{what}: {error}: correct [ring] or [staging] in the job file",
+    "{what}: {error}",
+    remedy="Correct `[ring]` or `[staging]` in the job file.",
 )
 
 ON_HUGE_PAGES = Entry("memory.on_huge_pages", "2 MiB pages on {folder}")

@@ -32,33 +32,34 @@ NO_PACKET_SOCKETS = Entry(
 )
 DPDK_NOT_BUILT = Entry(
     "capture_port.dpdk_not_built",
-    "captures through DPDK are not possible here ({error}): install libdpdk-dev and build again, "
-    "or read the capture file without DPDK (flowcheck doctor says more)",
+    "captures through DPDK are not possible here ({error})",
     section="arrival",
     cause="The C code of the capture was built without DPDK.",
-    remedy="Install libdpdk-dev and build again.",
+    remedy="Install libdpdk-dev and build again, or read the capture file without DPDK; "
+    "`flowcheck doctor` says more.",
 )
 BAD_PCI_ADDRESS = Entry(
     "capture_port.bad_pci_address",
-    'a PCI address is written as "0000:3b:00.0"; a name such as eth1 is an interface: write '
-    "`interface` instead of `pci`",
+    "not a PCI address, which is written as 0000:3b:00.0",
+    remedy="Correct it. A name such as eth1 is an interface: write `interface` instead of `pci`.",
 )
 
 # Memory.
 
 RINGS_TOO_LARGE = Entry(
     "start_memory.rings_too_large",
-    "the rings and their staging need {need_mib} MiB and {free_mib} MiB of memory are free: choose "
-    "fewer slots, smaller ones, or less staging.size_bytes",
+    "the rings and their staging need {need_mib} MiB and {free_mib} MiB of memory are free",
     section="processes",
     cause="Refused before anything started.",
-    remedy="`flowcheck plan job.toml` shows the sum line by line.",
+    remedy="Lower `slots` or `slot_bytes` of `[ring]`, or `size_bytes` of `[staging]`; "
+    "`flowcheck plan JOB.toml` shows the sum line by line.",
 )
 JOB_TOO_LARGE = Entry(
     "start_memory.job_too_large",
-    "{account} = {bytes:,} bytes are needed, and {free_bytes:,} are free: lower [replica] "
-    "keep_bytes, [gradient_log], [ring] slots or [staging] size_bytes, or take a machine with more "
-    "memory; `flowcheck plan job.toml` shows the sum",
+    "{account} = {bytes:,} bytes are needed, and {free_bytes:,} are free",
+    remedy="Lower `keep_bytes` of `[replica]`, `[gradient_log]`, `slots` of `[ring]` or "
+    "`size_bytes` of `[staging]`, or take a machine with more memory; `flowcheck plan "
+    "JOB.toml` shows the sum.",
 )
 
 # What it says.

@@ -8,7 +8,11 @@ from flowcheck.findings.finding import Entry
 _SESSION_CHANGED = "Somebody else changes this switch at the same time."
 
 # How a change ended.
-INTERRUPTED = Entry("switch.interrupted", "interrupted")
+INTERRUPTED = Entry(
+    "switch.interrupted",
+    "interrupted",
+    remedy="Run the command again.",
+)
 STILL_TO_DO = Entry(
     "switch.still_to_do",
     "every command succeeded, but this is still to be done: {steps}",
@@ -30,7 +34,9 @@ UNDO_FAILED = Entry("switch.undo_failed", "{why}; and undoing failed: {undo}")
 
 # Programs that are run.
 PROGRAM_MISSING = Entry(
-    "switch.program_missing", "cannot run {program}: {error}; check that it is installed"
+    "switch.program_missing",
+    "cannot run {program}: {error}",
+    remedy="Check that it is installed, and in PATH.",
 )
 PROGRAM_KILLED = Entry(
     "switch.program_killed",
@@ -60,12 +66,15 @@ NO_JSON = Entry(
 
 # The journal and its lock.
 NOT_A_JOURNAL = Entry(
-    "switch.not_a_journal", "{path}: not a journal of FlowCheck's: {error}; move it away"
+    "switch.not_a_journal",
+    "{path}: not a journal of FlowCheck's: {error}",
+    remedy="Move it away.",
 )
 LOCKED = Entry(
     "switch.locked",
-    "{folder}: another apply or remove is running, or a command of one that was killed: its lock "
-    "was not free within {limit_s:g} s; try again later",
+    "{folder}: another apply or remove is running, or a command of one that was killed: "
+    "its lock was not free within {limit_s:g} s",
+    remedy="Wait for its end, then run the command again.",
 )
 
 # Open vSwitch.
@@ -78,21 +87,26 @@ OVSDB_UNEXPECTED = Entry(
     "commands to paste.",
 )
 OVS_NO_SOCKET = Entry(
-    "switch.ovs_no_socket", "no ovs-vswitchd*.ctl in {folder}: check that ovs-vswitchd runs"
+    "switch.ovs_no_socket",
+    "no ovs-vswitchd*.ctl in {folder}",
+    remedy="Check that ovs-vswitchd runs: `ovs-appctl version`.",
 )
 OVS_SILENT = Entry(
     "switch.ovs_silent",
-    "ovs-vswitchd does not answer: its database has the change, but nothing acted on it within "
-    "{limit_s:g} s; check that it runs (ovs-appctl version)",
+    "ovs-vswitchd does not answer: its database has the change, but nothing acted on it "
+    "within {limit_s:g} s",
+    remedy="Check that it runs: `ovs-appctl version`.",
 )
 OVS_NOT_COPYING = Entry(
     "switch.ovs_not_copying",
-    "the mirror is in the database, but ovs-vswitchd has counted no copy within {limit_s:g} s: it "
-    "did not set it up; see its log",
+    "the mirror is in the database, but ovs-vswitchd has counted no copy within "
+    "{limit_s:g} s: it did not set it up",
+    remedy="See the log of ovs-vswitchd.",
 )
 OVS_MIRRORS_CHANGED = Entry(
     "switch.ovs_mirrors_changed",
-    "somebody changed the mirrors of {bridge} while this ran: run it again",
+    "somebody changed the mirrors of {bridge} while this ran",
+    remedy="Run it again.",
 )
 OVS_PORT_GONE = Entry(
     "switch.ovs_port_gone",
@@ -169,7 +183,8 @@ MONITOR_CARRIES_FRAMES = Entry(
 # SONiC.
 SONIC_NO_ECHO = Entry(
     "switch.sonic_no_echo",
-    "{host}: its shell did not run `echo`: check that this is a SONiC switch",
+    "{host}: its shell did not run `echo`",
+    remedy="Check that this is a SONiC switch.",
 )
 SONIC_NO_JSON = Entry(
     "switch.sonic_no_json",
@@ -187,8 +202,9 @@ SONIC_SESSION_TAKEN = Entry(
 )
 SONIC_UNHEARD = Entry(
     "switch.sonic_unheard",
-    "{why}; {host} may still run the command: check it, and `flowcheck switch remove` takes away "
-    "what came later",
+    "{why}; {host} may still run the command",
+    remedy="Check the switch; `flowcheck switch remove --os sonic --host SWITCH --session NAME` "
+    "takes away what came later.",
 )
 SONIC_NOT_ACTIVE = Entry(
     "switch.sonic_not_active",
@@ -223,7 +239,9 @@ PORT_NAME_BEGINS_ALIKE = Entry(
 
 # Templates of the package.
 NO_TEMPLATES = Entry(
-    "switch.no_templates", "no switch templates in {folders}: install FlowCheck again"
+    "switch.no_templates",
+    "no switch templates in {folders}",
+    remedy="Install FlowCheck again.",
 )
 BAD_TEMPLATE = Entry(
     "switch.bad_template",

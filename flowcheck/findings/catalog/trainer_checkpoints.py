@@ -19,8 +19,8 @@ NO_MODEL = Entry(
 )
 SEVERAL_MODELS = Entry(
     "trainer_checkpoint.several_models",
-    "{file}: {models} of its dictionaries fit the model, and nothing tells which is the trainer's: "
-    "state [model] names in the job file, or name a file that holds one",
+    "{file}: {models} of its dictionaries fit the model, and nothing tells which is the trainer's",
+    remedy="State `names` in `[model]` of the job file, or name a file that holds one model.",
 )
 AMBIGUOUS_PARAMETERS = Entry(
     "trainer_checkpoint.ambiguous_parameters",
@@ -46,6 +46,8 @@ OTHER_TYPE_OR_SHAPE = Entry(
     "trainer_checkpoint.other_type_or_shape",
     "{tensor}: is {dtype} [{shape}] in the trainer's checkpoint, {own_dtype} [{own_shape}] in the "
     "replica",
+    cause="The file is of another model, or of another data type.",
+    remedy="Name a checkpoint of this job and this model.",
 )
 NOT_ONE_NUMBER = Entry(
     "trainer_checkpoint.not_one_number",
@@ -71,7 +73,6 @@ STEPS_DIFFER = Entry(
 OTHER_STEP = Entry(
     "trainer_checkpoint.other_step",
     "the trainer's checkpoint is of step {step}, the replica is at step {at}",
-    cause="The two are of different steps, so that nothing can be compared.",
     remedy="Give the trainer's checkpoint of the replica's step, or audit when the replica is "
     "there.",
 )
@@ -125,9 +126,9 @@ OPTIMIZERS_ALIKE = Entry(
 )
 OTHER_PARAMETER_COUNT = Entry(
     "trainer_checkpoint.other_parameter_count",
-    "{file}: its optimizer has {parameters} parameters, the replica {own}; if it has frozen ones, "
-    "name a file of a later step: an optimizer keeps no state of those, so that file tells which "
-    "they are",
+    "{file}: its optimizer has {parameters} parameters, the replica {own}",
+    remedy="If it has frozen ones, name a file of a later step: an optimizer keeps no state of "
+    "those, so that file tells which they are. Otherwise name a checkpoint of this job.",
 )
 NO_OPTIMIZER_PARAMETER = Entry(
     "trainer_checkpoint.no_optimizer_parameter",
@@ -185,18 +186,21 @@ STATE_NOT_KEPT = Entry(
 )
 NO_MASTERS = Entry(
     "trainer_checkpoint.no_masters",
-    "the file holds no float32 masters of the trainer's, and without them its next steps cannot be "
-    "computed: name one that holds them",
+    "the file holds no float32 masters of the trainer's, and without them its next steps "
+    "cannot be computed",
+    remedy="Name one that holds them.",
 )
 NO_AVERAGES = Entry(
     "trainer_checkpoint.no_averages",
-    "the file holds no moving averages of the trainer's, and without them its next steps cannot be "
-    "computed: name one that holds them",
+    "the file holds no moving averages of the trainer's, and without them its next steps "
+    "cannot be computed",
+    remedy="Name one that holds them.",
 )
 NO_LOSS_SCALE = Entry(
     "trainer_checkpoint.no_loss_scale",
-    "the file holds no loss scale of the trainer's (scaler.state_dict()), and without it its next "
-    "steps cannot be computed: name one that holds it",
+    "the file holds no loss scale of the trainer's (scaler.state_dict()), and without it "
+    "its next steps cannot be computed",
+    remedy="Name one that holds it.",
 )
 PARAMETER_NOT_AVERAGED = Entry(
     "trainer_checkpoint.parameter_not_averaged",
@@ -207,14 +211,17 @@ PARAMETER_NOT_AVERAGED = Entry(
 SEVERAL_LOSS_SCALES = Entry(
     "trainer_checkpoint.several_loss_scales",
     "the file holds {found} loss scales, and nothing tells which is the trainer's",
+    remedy="Give a file that holds one of them, as the trainer saves it for one model.",
 )
 SEVERAL_MASTERS = Entry(
     "trainer_checkpoint.several_masters",
     "the file holds {found} lists of masters, and nothing tells which is the trainer's",
+    remedy="Give a file that holds one of them, as the trainer saves it for one model.",
 )
 SEVERAL_AVERAGES = Entry(
     "trainer_checkpoint.several_averages",
     "the file holds {found} sets of moving averages, and nothing tells which is the trainer's",
+    remedy="Give a file that holds one of them, as the trainer saves it for one model.",
 )
 
 # The learning-rate schedule.
@@ -228,8 +235,9 @@ UNKNOWN_SCHEDULER = Entry(
 )
 SEQUENTIAL_SCHEDULE = Entry(
     "trainer_checkpoint.sequential_schedule",
-    "the template holds a schedule of several (SequentialLR), whose state after other steps cannot "
-    "be computed from the file alone: state optimizer.factory, which makes it",
+    "the template holds a schedule of several (SequentialLR), whose state after other "
+    "steps cannot be computed from the file alone",
+    remedy="State `factory` in `[optimizer]`, the function that makes it.",
 )
 AMBIGUOUS_SCHEDULES = Entry(
     "trainer_checkpoint.ambiguous_schedules",

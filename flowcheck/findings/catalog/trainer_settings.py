@@ -55,9 +55,9 @@ SCHEDULE_NOT_STATED = Entry(
 
 OTHER_OPTIMIZER = Entry(
     "settings.other_optimizer",
-    "{file}: its optimizer is not the one that the job file states: {differences}. If the file is "
-    "of this job, the replica applies its steps with wrong settings: correct [optimizer] and "
-    "follow the job anew",
+    "{file}: its optimizer is not the one that the job file states: {differences}",
+    remedy="If the file is of this job, the replica applies its steps with wrong settings: "
+    "correct `[optimizer]` and follow the job anew. Otherwise name a file of this job.",
 )
 OTHER_GROUP_COUNT = Entry(
     "settings.other_group_count",

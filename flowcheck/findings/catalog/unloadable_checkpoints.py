@@ -9,7 +9,8 @@ _AGAIN = "Copy the checkpoint again from where it was saved, or give an earlier 
 
 NO_OPTIMIZER_STATE = Entry(
     "checkpoint.no_optimizer_state",
-    "the checkpoint holds parameters but no optimizer state: load its model alone",
+    "the checkpoint holds parameters but no optimizer state",
+    remedy="Load its model alone.",
 )
 UNNUMBERED_STATE = Entry(
     "checkpoint.unnumbered_state",
@@ -57,7 +58,8 @@ CODE_WITHOUT_GROUPS = Entry(
 )
 OTHER_RUN_HERE = Entry(
     "checkpoint.other_run_here",
-    "{folder}: a checkpoint of another run is already here; name another --out",
+    "{folder}: a checkpoint of another run is already here",
+    remedy="Name another `--out`.",
 )
 NOT_READ_BACK = Entry(
     "checkpoint.not_read_back",

@@ -15,7 +15,6 @@ _ANOTHER = "Name another checkpoint."
 CANNOT_BE_READ = Entry(
     "checkpoint.cannot_be_read",
     "{file}: cannot be read: {error}",
-    cause="The file is missing, or this user may not read it.",
     remedy="Check the path and its permissions (`ls -l`).",
 )
 IN_FILE = Entry("checkpoint.in_file", "{file}: {why}")
@@ -36,29 +35,30 @@ UNKNOWN_FORMAT = Entry(
 )
 UNFINISHED = Entry(
     "checkpoint.unfinished",
-    "{folder}: holds no {manifest}: FlowCheck did not finish writing this step; name another one",
+    "{folder}: holds no {manifest}: FlowCheck did not finish writing this step",
     remedy=_ANOTHER,
 )
 
 # Files of torch.save.
 
-EMPTY = Entry("checkpoint.empty", "{file}: is empty: name another checkpoint", remedy=_ANOTHER)
+EMPTY = Entry(
+    "checkpoint.empty",
+    "{file}: is empty",
+    remedy=_ANOTHER,
+)
 END_MISSING = Entry(
     "checkpoint.end_missing",
-    "{file}: is incomplete: its end is missing, as after a write that was cut off; name another "
-    "checkpoint",
+    "{file}: is incomplete: its end is missing, as after a write that was cut off",
     remedy=_ANOTHER,
 )
 WOULD_RUN_CODE = Entry(
     "checkpoint.would_run_code",
-    "holds other than tensors and plain values ({name}), which would run code to be read: name a "
-    "checkpoint without it",
+    "holds other than tensors and plain values ({name}), which would run code to be read",
     remedy="Save a checkpoint of tensors and plain values only.",
 )
 TORCHSCRIPT = Entry(
     "checkpoint.torchscript",
     "is a TorchScript program, not a checkpoint that torch.save wrote",
-    cause="The file is a program (torch.jit.save).",
     remedy="Save the model's state_dict with `torch.save`.",
 )
 OTHER_ZIP = Entry(
@@ -140,7 +140,6 @@ NO_WEIGHTS = Entry(
 NO_TENSORS_BY_NAME = Entry(
     "checkpoint.no_tensors_by_name",
     "{file}: holds no tensors by name",
-    cause=_OTHER_FILE,
     remedy="Name the file that holds the model's state_dict.",
 )
 TENSOR_IN_TWO_FILES = Entry(

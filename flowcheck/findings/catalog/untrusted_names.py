@@ -83,7 +83,11 @@ LATEST_TOO_LONG = Entry(
 
 # Files and folders of this machine that others own or may write to.
 
-LINK_OR_FILE = Entry("owner.link_or_file", "is a link or a file: name a folder")
+LINK_OR_FILE = Entry(
+    "owner.link_or_file",
+    "is a link or a file, not a folder",
+    remedy="Name a folder.",
+)
 A_LINK = Entry(
     "owner.a_link",
     "is a symbolic link; links are not followed",
@@ -98,11 +102,12 @@ NOT_A_FILE = Entry(
 )
 OTHER_OWNER = Entry(
     "owner.other_owner",
-    "belongs to {owner}, and this process runs as {user}: what lies there is not taken over; run "
-    "it as that user, or name another folder",
+    "belongs to {owner}, and this process runs as {user}: what lies there is not taken over",
+    remedy="Run it as that user, or name another folder.",
 )
 WRITABLE_BY_OTHERS = Entry(
     "owner.others_write",
-    "may be written to by others (mode {mode}): what lies there could be theirs; take that away "
-    "(chmod go-w {path}), or name another folder",
+    "may be written to by others (mode {mode}): what lies there could be theirs",
+    also=("path",),
+    remedy="Take that away (`chmod go-w {path!q}`), or name another folder.",
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
+from flowcheck.findings.catalog.refused_lab_options import SCRIPT_REFUSES
 from flowcheck.lab.job_run.run_plan import script_module
 from flowcheck.step_numbers import Step
 
@@ -79,7 +79,7 @@ def _values(arguments: Sequence[str]) -> dict[str, Any]:
             raise  # --help
         right = said.getvalue().strip().rpartition("error: ")[2]
         given = " ".join(arguments)
-        raise ConfigError("arguments", given, ERROR_TEXT(kind="argparse", text=right)) from error
+        raise ConfigError("arguments", given, SCRIPT_REFUSES(right)) from error
     return {option: found[option.replace("-", "_")] for option in PROBE_VALUES}
 
 

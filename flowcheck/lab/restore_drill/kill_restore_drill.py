@@ -53,9 +53,9 @@ class KillRestoreDrill:
         plan = self._plan
         check_folders(plan.folder, plan.created_folders, force=plan.force)
         with cluster.reserved(plan.cluster.name):
-            return self._held()
+            return self._run_drill()
 
-    def _held(self) -> DrillOutcome:
+    def _run_drill(self) -> DrillOutcome:
         plan, outcome = self._plan, DrillOutcome(self._plan.steps)
         began = time.monotonic()
         self._display.print_line(

@@ -156,7 +156,7 @@ def _arc(
     arrow = {"class": f"link {kind}", "marker-end": f"url(#{kind}-end)"}
     add_element(group, "path", d=path, **arrow)
     if link is not None and count <= LABELLED_NODES_MAX:
-        told = _told(link)
+        told = _link_labels(link)
         # Inside the ring: beside the nodes stand their addresses.
         x, y = point_on_circle(centre, radius - 2.2 * LINE_HEIGHT, (place + 0.5) / count)
         for number, words in enumerate(told):
@@ -164,7 +164,7 @@ def _arc(
             add_text(group, x, y + shift + 4, words, "small", anchor="middle")
 
 
-def _told(link: MirroredLink) -> list[str]:
+def _link_labels(link: MirroredLink) -> list[str]:
     """`mirrored`, its channels, its protocols."""
     channels = sorted({one.channel for one in link.connections if one.channel is not None})
     runs = [list(run) for _, run in groupby(channels, key=lambda c: c - channels.index(c))]

@@ -167,12 +167,14 @@ def lost_step_finding(lost: StepLost) -> Finding:
 def print_message(
     message: str | Finding, level: str = "info", more: Mapping[str, Any] | None = None
 ) -> None:
-    """To the operator, on stderr; what to do about it follows in a line of its own. For a command
-    with --json, or where the job file asks for it, the line is a JSON object. A terminal that went
-    away is no reason to end a chain. more: further fields for a program."""
+    """To the operator, on stderr; what to do about it follows in a line of its own, and before it
+    the cause of an error. For a command with --json, or where the job file asks for it, the line is
+    a JSON object. A terminal that went away is no reason to end a chain. more: further fields for a
+    program."""
     line = f"flowcheck: {printable_lines(str(message))}"
-    if isinstance(message, Finding) and message.remedy:
-        line += f"\n  {printable(message.remedy)}"
+    if isinstance(message, Finding):
+        below = (message.cause if level == ERROR else "", message.remedy)
+        line += "".join(f"\n  {printable(one)}" for one in below if one)
     if _MESSAGE_FORMAT.format == "json" or asks_for_json():
         fields: dict[str, Any] = {"time_ns": time.time_ns(), "level": level}
         if isinstance(message, Finding):

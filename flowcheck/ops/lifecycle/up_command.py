@@ -92,7 +92,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         manager.stopping()
         keeps = config.wants_final_checkpoint
         saved = (
-            _kept(config, run, manager, supervisor.checkpoint_helper)
+            _write_replicas(config, run, manager, supervisor.checkpoint_helper)
             if keeps
             else [None] * len(runs)
         )
@@ -101,7 +101,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         came_to = [_kept_of(*of) for of in zip(ended, saved, strict=True)]
         record_end(run, EndKind.ASKED, stopped_by(run, signals.received), came_to)
         run.remove(keep_records=True)
-    told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
+    told = [_outcome_fields(*of) for of in zip(runs, ended, saved, watched, strict=True)]
     for number, one in enumerate(ended, 1):
         if one.why is not None:
             print_message(
@@ -126,7 +126,7 @@ def _kept_of(ended: RunOutcome, saved: Path | str | None) -> JobEnd:
     )
 
 
-def _told(
+def _outcome_fields(
     run: RunDir, ended: RunOutcome, saved: Path | str | None, of: Supervisor
 ) -> dict[str, Any]:
     return {
@@ -158,7 +158,7 @@ def _supervised(
         )
     except BaseException as error:
         manager.stopping()
-        folders = _kept(config, run, manager, None, after=error)
+        folders = _write_replicas(config, run, manager, None, after=error)
         for saved in filter(None, folders):
             print_message(KEPT_AFTER_FAILURE(saved), ERROR)
         record_failed_end(run, failure_finding(error), folders)
@@ -166,7 +166,7 @@ def _supervised(
         raise
 
 
-def _kept(
+def _write_replicas(
     config: JobConfig,
     run: RunDir,
     manager: SdNotifier,

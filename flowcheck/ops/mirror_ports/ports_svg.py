@@ -117,11 +117,11 @@ def _panels(chosen: MirrorPlan) -> Iterable[RingPanel]:
         ring, pairs = same[0], tuple(chosen.pairs_on(same[0]))
         channels = ", ".join(str(one.channel) for one in same)
         title = f"Group {ring.group.name}, channel {channels}: {ring.ranks} ranks"
-        lines = [title, *(_told(chosen, ring, pair) for pair in pairs)]
+        lines = [title, *(_mirrored_port_text(chosen, ring, pair) for pair in pairs)]
         yield RingPanel(title=title, ring=ring, pairs=pairs, lines=tuple(map(printable, lines)))
 
 
-def _told(chosen: MirrorPlan, ring: ChannelRing, pair: MirroredDirection) -> str:
+def _mirrored_port_text(chosen: MirrorPlan, ring: ChannelRing, pair: MirroredDirection) -> str:
     where = next(number for one, number in chosen.choice.placed if one == pair)
     spot = chosen.monitors.monitor_ports[where]
     links = [

@@ -156,6 +156,8 @@ def main(words: Sequence[str] | None = None, sysfs: MachineSettings | None = Non
         _act(what, asked, sysfs or sysfs_of_environment())
     except FlowCheckError as error:
         print(f"scripts/bind-{what}: {error}", file=sys.stderr)
+        if error.finding.remedy:
+            print(f"  {error.finding.remedy}", file=sys.stderr)
         return OPERATOR_ERROR
     return 0
 

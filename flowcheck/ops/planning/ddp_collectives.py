@@ -142,13 +142,13 @@ def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
     later = ddp_messages.rebuilt_buckets(trained, ready, options.caps_bytes)
     rebuilt = _reduces(model, options, later)
     rebuild = (
-        _said(
+        _integer_collective(
             CollectiveRole.BUCKET_ORDER,
             CollectiveKind.BROADCAST,
             [*(i for b in later for i in b), len(later)],
             4,
         ),
-        _said(
+        _integer_collective(
             CollectiveRole.BUCKET_SIZES,
             CollectiveKind.BROADCAST,
             [len(bucket) for bucket in later],
@@ -179,8 +179,10 @@ def _start_up(model: MetaModel, options: DdpOptions) -> Collectives:
     shapes = [n for tensor in trained for n in (*tensor.wire.sizes, *tensor.wire.strides)]
     states = [*model.tensors, *(model.buffers if options.broadcast_buffers else ())]
     found = [
-        _said(CollectiveRole.PARAMETER_COUNT, CollectiveKind.ALL_GATHER, [len(trained)], 8),
-        _said(CollectiveRole.PARAMETER_SHAPES, CollectiveKind.BROADCAST, shapes, 8),
+        _integer_collective(
+            CollectiveRole.PARAMETER_COUNT, CollectiveKind.ALL_GATHER, [len(trained)], 8
+        ),
+        _integer_collective(CollectiveRole.PARAMETER_SHAPES, CollectiveKind.BROADCAST, shapes, 8),
         *_pieces(states, CollectiveRole.INITIAL_WEIGHTS),
     ]
     return tuple(one for one in found if one.work_bytes)
@@ -200,7 +202,7 @@ def _buffers(model: MetaModel) -> Collectives:
     return _pieces(model.buffers, CollectiveRole.BUFFERS)
 
 
-def _said(
+def _integer_collective(
     role: CollectiveRole, kind: CollectiveKind, values: Sequence[int], width: int
 ) -> PlannedCollective:
     """Of integers, `width` bytes each."""

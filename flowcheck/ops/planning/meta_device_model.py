@@ -19,8 +19,7 @@ from flowcheck.findings.catalog.refused_commands import (
     SPARSE_MODULE,
 )
 from flowcheck.findings.catalog.refused_settings import ONE_OF
-from flowcheck.findings.catalog.refused_user_code import RAISED
-from flowcheck.replica.user_code import load_callable, user_error_text
+from flowcheck.replica.user_code import load_callable, user_error_finding
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
@@ -91,7 +90,7 @@ def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **n
     try:
         return function(*given, **named)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(key, where, RAISED(user_error_text(error))) from error
+        raise ConfigError(key, where, user_error_finding(error)) from error
 
 
 def _setting(text: str) -> tuple[str, object]:

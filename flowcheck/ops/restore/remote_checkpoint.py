@@ -45,12 +45,14 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
             def moved(done: int, total: int) -> None:
                 shown.update(shown.task_ids[0], completed=done, total=max(total, 1))
 
-            def said(told: str) -> None:
+            def print_line(told: str) -> None:
                 shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
             which = "latest" if source.step is None else source.step
             by = None if source.authority is None else str(source.authority)
-            yield download_step(url, which, folder, token, authority=by, moved=moved, said=said)
+            yield download_step(
+                url, which, folder, token, authority=by, moved=moved, said=print_line
+            )
     except ConfigError:
         if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)

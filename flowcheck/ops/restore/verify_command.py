@@ -49,7 +49,11 @@ def run(path: Path, *, as_json: bool) -> int:
     faults = verify_files(output if output.is_dir() else output.parent, manifest)
     more = unlisted_files(output, manifest)
     if as_json:
-        print(msgspec.json.encode(_told(output, manifest, faults) | {"strangers": more}).decode())
+        print(
+            msgspec.json.encode(
+                _result_fields(output, manifest, faults) | {"strangers": more}
+            ).decode()
+        )
     else:
         _print(output, manifest, faults)
         for name in more[:SHOWN]:
@@ -81,7 +85,7 @@ def output_at(path: Path) -> Path:
     return newest
 
 
-def _told(output: Path, manifest: Manifest, faults: list[FileFault]) -> dict[str, object]:
+def _result_fields(output: Path, manifest: Manifest, faults: list[FileFault]) -> dict[str, object]:
     return {
         "path": str(output),
         "format": manifest.form,

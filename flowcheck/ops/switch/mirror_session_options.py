@@ -69,7 +69,7 @@ def parse_session(
     tunnel = parse_tunnel(erspan) if erspan is not None else None
     _target(platform, monitor, tunnel)
     if platform.bridge and bridge is None:
-        raise ConfigError("--bridge", "not given", BRIDGE_NEEDED())
+        raise ConfigError("--bridge", None, BRIDGE_NEEDED())
     if bridge is not None and not (platform.bridge and re.fullmatch(platform.port, bridge)):
         right = NOT_A_BRIDGE_NAME() if platform.bridge else NO_BRIDGES(platform.title)
         raise ConfigError("--bridge", bridge, right)
@@ -155,7 +155,7 @@ def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]
         least, most = platform.numbers
         right = SESSION_NUMBER_WITHIN(platform=platform.title, least=least, most=most)
     if session is None:
-        raise ConfigError("--session", "not given", right)
+        raise ConfigError("--session", None, right)
     if not re.fullmatch(r"[0-9]{1,4}", session, re.ASCII):
         raise ConfigError("--session", session, right)
     return "flowcheck", int(session)
@@ -166,8 +166,8 @@ def _target(platform: Platform, monitor: str | None, tunnel: ErspanTunnel | None
         raise ConfigError("--erspan", str(tunnel), NO_TUNNEL_KNOWN(platform.title))
     if tunnel is None and monitor is None:
         why = MONITOR_OR_ERSPAN_NEEDED() if platform.erspan else MONITOR_NEEDED()
-        raise ConfigError("--monitor", "not given", why)
+        raise ConfigError("--monitor", None, why)
     if tunnel is not None and monitor is not None and not platform.erspan_port:
         raise ConfigError("--monitor", monitor, MONITOR_BESIDE_ERSPAN())
     if tunnel is not None and monitor is None and platform.erspan_port:
-        raise ConfigError("--monitor", "not given", MONITOR_WITH_ERSPAN(platform.title))
+        raise ConfigError("--monitor", None, MONITOR_WITH_ERSPAN(platform.title))

@@ -134,7 +134,9 @@ def _evidence(console: Any, lines: Sequence[RenderedLine]) -> None:
 
 
 def print_results(results: Sequence[RuleResult]) -> None:
-    """Prints one line per rule on stdout."""
+    """Prints one line per rule on stdout, and below it what to do where one refuses or warns."""
     width = max(len(found.rule) for found in results)
     for found in results:
         print(f"{found.verdict:<6}  {found.rule:<{width}}  {found.why}")
+        if found.why.remedy:
+            print(f"{'':<{width + 10}}{found.why.remedy}")

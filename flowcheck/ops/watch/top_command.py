@@ -91,15 +91,17 @@ class FittedFrame:
         last = LAST_STEPS if tall - len(lines) >= LAST_STEPS + FEW_LINES else FEW_STEPS
         lines += drawn(*_steps(state, last))
 
-        def told(newest: int) -> list[list[Segment]]:
+        def draw_events(newest: int) -> list[list[Segment]]:
             return drawn(*_events(state, newest))
 
         every = range(len(state.events) + 1)
-        fit = bisect_right(every, tall - len(lines), key=lambda newest: len(told(newest))) - 1
+        fit = (
+            bisect_right(every, tall - len(lines), key=lambda newest: len(draw_events(newest))) - 1
+        )
         if fit >= min(FEW_EVENTS, len(state.events)):
-            lines += told(fit)
+            lines += draw_events(fit)
         else:
-            lines += told(LAST_EVENTS)
+            lines += draw_events(LAST_EVENTS)
             more = f"... {len(lines) - tall + 1} lines more: a taller terminal has room for them"
             lines[tall - 1 :] = drawn(Text(more, style="dim", no_wrap=True, overflow="crop"))
         for number, line in enumerate(lines):

@@ -130,9 +130,9 @@ class Extractor(Closeable):
         """[messages] records of every staged message, complete or not, in order of discovery, each
         with what the parser knows of it by now."""
         lib.fc_staged_refresh_all(self.handle)
-        return self._held()
+        return self._find_staged_records()
 
-    def _held(self) -> NDArray[np.intp]:
+    def _find_staged_records(self) -> NDArray[np.intp]:
         records = self.staging.records()
         held = np.flatnonzero(records["state"] == 1)
         return held[np.argsort(records["message"]["position"][held], kind="stable")]
@@ -213,7 +213,7 @@ class Extractor(Closeable):
 
     def placeable(self, numbers: Mapping[tuple[FlowKey, int], int]) -> PlaceableMessages:
         """What is staged and has a plan, in order of discovery. numbers: as of `assign_staged`."""
-        held, plans = self._held(), self.staging.plans()
+        held, plans = self._find_staged_records(), self.staging.plans()
         messages = self.staging.records()["message"]
         flows = messages["flow"][held]
         planned = plans["state"][flows] != PLAN_UNKNOWN

@@ -11,14 +11,13 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_user_code import (
-    RAISED,
     ROUNDED_OTHERWISE,
     TENSOR_SHAPE,
     UNSEEDED_ROUNDING,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import load_callable, user_error_text
+from flowcheck.replica.user_code import load_callable, user_error_finding
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.rounding"
@@ -68,7 +67,7 @@ class Rounding:
         try:
             made: Any = self._function(master.clone(), step, name)
         except Exception as error:  # the user's code may raise anything
-            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
+            raise ConfigError(KEY, where, user_error_finding(error)) from error
         good = isinstance(made, torch.Tensor) and made.shape == parameter.shape
         if not good or made.dtype != parameter.dtype:
             found = _shape_of(made) if isinstance(made, torch.Tensor) else str(made)

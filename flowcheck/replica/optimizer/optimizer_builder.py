@@ -17,7 +17,6 @@ from flowcheck.findings.catalog.refused_user_code import (
     IN_TWO_OPTIMIZERS,
     OPTIMIZER_RETURNED,
     OTHER_TENSORS,
-    RAISED,
 )
 from flowcheck.replica.optimizer.optimizer_class import (
     class_of,
@@ -29,7 +28,7 @@ from flowcheck.replica.optimizer.param_group_patterns import (
     parameters_of_optimizers,
 )
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import load_callable, user_error_text
+from flowcheck.replica.user_code import load_callable, user_error_finding
 
 FACTORY = "optimizer.factory"
 
@@ -136,7 +135,7 @@ def _from_factory(
     try:
         found: Any = factory(named, **config.factory_arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(FACTORY, config.factory, RAISED(user_error_text(error))) from error
+        raise ConfigError(FACTORY, config.factory, user_error_finding(error)) from error
     parts = [(key, part) for key, part in _flat(found) if part is not None]
     optimizers = {id(p): (k, p) for k, p in parts if isinstance(p, torch.optim.Optimizer)}
     schedulers = {id(p): p for _, p in parts if isinstance(p, LRScheduler)}

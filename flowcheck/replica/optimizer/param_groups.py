@@ -21,7 +21,6 @@ from flowcheck.findings.catalog.refused_optimizers import (
 )
 from flowcheck.findings.catalog.refused_user_code import (
     FACTOR_NOT_CALLABLE,
-    RAISED,
     RATE_NOT_FINITE,
 )
 from flowcheck.replica.optimizer.lr_schedule_dry_run import (
@@ -36,7 +35,7 @@ from flowcheck.replica.optimizer.optimizer_builder import (
     build_optimizer,
 )
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.user_code import load_callable, user_error_text
+from flowcheck.replica.user_code import load_callable, user_error_finding, user_error_text
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.schedule"
@@ -106,7 +105,7 @@ class ParamGroupSettings:
                     for own in filter(None, self._schedulers):
                         own.step()
                 except Exception as error:  # the user's code may raise anything
-                    raise ConfigError(*self._named(), RAISED(user_error_text(error))) from error
+                    raise ConfigError(*self._named(), user_error_finding(error)) from error
                 self._steps += 1
         if moved:
             self._check()
@@ -175,7 +174,7 @@ def _scheduler_of(
             made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
     except Exception as error:  # wrong arguments, in as many ways as there are classes
         if is_user_function(where):
-            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
+            raise ConfigError(KEY, where, user_error_finding(error)) from error
         right = SCHEDULE_ARGUMENTS(schedule=where, error=user_error_text(error))
         raise ConfigError(ARGUMENTS, config.schedule_arguments, right) from error
     return made
@@ -201,7 +200,7 @@ def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
     try:
         factor: object = factory(**arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
+        raise ConfigError(KEY, where, user_error_finding(error)) from error
     each = factor if isinstance(factor, list | tuple) else [factor]
     for own in each:
         if not callable(own):
@@ -209,7 +208,7 @@ def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
         try:
             first = own(0)
         except Exception as error:
-            raise ConfigError(KEY, where, RAISED(user_error_text(error))) from error
+            raise ConfigError(KEY, where, user_error_finding(error)) from error
         if not isinstance(first, int | float) or not math.isfinite(first):
             raise ConfigError(KEY, where, RATE_NOT_FINITE(value=repr(first), at=0))
     return factor

@@ -12,28 +12,30 @@ import importlib
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_user_code import (
     ENDED_SILENTLY,
+    ENDED_THE_TRIAL,
     MODEL_NOT_A_MODULE,
-    RAISED,
     TOOK_TOO_LONG,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.sharding.gather_units import GatherUnit, ShardedModel, UnitParameter
 from flowcheck.replica.sharding.zero_megatron_layout import (
     NamedParameter,
     ShardingSettings,
     shard_parameters,
 )
-from flowcheck.replica.user_code import load_callable, user_error_text
+from flowcheck.replica.user_code import load_callable, user_error_finding
 
 KEY = "sharded.factory"
+REFUSED = 3
+"""Exit status of that process where its last line is the finding why there are no units."""
 LIMIT_S = 300.0
 """Seconds for the user's model to be made. A choice: longer delays the error of code that hangs,
 shorter fails for large models."""
@@ -63,9 +65,13 @@ def probe_sharded_model(
         )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(KEY, factory, TOOK_TOO_LONG(LIMIT_S)) from error
+    if done.returncode == REFUSED:
+        raise ConfigError(
+            KEY, factory, msgspec.json.decode(done.stdout.splitlines()[-1], type=Finding)
+        )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
-        told = RAISED(last[0]) if last else ENDED_SILENTLY(done.returncode)
+        told = ENDED_THE_TRIAL(last[0]) if last else ENDED_SILENTLY(done.returncode)
         raise ConfigError(KEY, factory, told)
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=ShardedModel)
 
@@ -228,11 +234,15 @@ def _plain(name: str) -> str:
     return name.replace("_fsdp_wrapped_module.", "").removesuffix("_fsdp_wrapped_module")
 
 
+def _refuse(why: Finding) -> NoReturn:
+    print(f"\n{msgspec.json.encode(why).decode()}", flush=True)
+    sys.exit(REFUSED)
+
+
 if __name__ == "__main__":
     try:
         _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
     except ConfigError as wrong:
-        sys.exit(str(wrong.right))
+        _refuse(wrong.right)
     except Exception as wrong:  # the user's code may raise anything
-        traceback.print_exc()
-        sys.exit(user_error_text(wrong))
+        _refuse(user_error_finding(wrong))

@@ -44,13 +44,15 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
         shown = followed.base is not None and audited > followed.base
         first = () if shown else (BASE_FITS(),)
         own = tuple(found for found in own if not (shown and found.until_audit))
-    added = [_told(run, found) for found in _added(run) if not (audited and found.until_audit)]
+    added = [
+        _with_evidence(run, found) for found in _added(run) if not (audited and found.until_audit)
+    ]
     left_out = first_unused_step(run.first_unused_step)
     keeps = () if left_out is None or audited >= left_out else (UNUSED_LEFT_OUT(left_out),)
     return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
 
 
-def _told(run: RunDir, found: Finding) -> Finding:
+def _with_evidence(run: RunDir, found: Finding) -> Finding:
     """The assumption with the evidence that was counted for and against it since."""
     tally = (
         read_scale_evidence(run.scale) if found.is_any_of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None

@@ -126,7 +126,9 @@ def audit_digests(
             s.name not in state_section_names.REPLICA_SECTIONS for s in description.sections
         )
         mine = [
-            n for n, (name, _) in enumerate(named) if n >= len(own) and any_state and _told(name)
+            n
+            for n, (name, _) in enumerate(named)
+            if n >= len(own) and any_state and _is_optimizer_state(name)
         ]
         theirs += [digests[n] for n in mine]
         own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
@@ -173,7 +175,7 @@ def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Desc
     raise StateError(findings.RECORD_OF_OTHER_SETTINGS(tensors))
 
 
-def _told(name: str) -> bool:
+def _is_optimizer_state(name: str) -> bool:
     """Whether a tensor of the replica is a state of torch's optimizer, or the record of the
     parameters that have one."""
     kind = name.rpartition("/")[2]

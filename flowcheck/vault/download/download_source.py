@@ -173,10 +173,10 @@ class HttpSource:
             status, headers, body = self._get(f"/steps/{step}", {}, LISTING_BYTES_MAX)
             self._refuse(status, body)
             if status == 202:
-                step = step_number(self._told(body, _Writing).step, self.url)
+                step = step_number(self._decode_reply(body, _Writing).step, self.url)
                 Event().wait(retry_after_s(headers.get("Retry-After", "1")))
                 continue
-            told = self._told(body, _Step)
+            told = self._decode_reply(body, _Step)
             files = tuple(ListedFile(one.name, one.bytes, one.sha256) for one in told.files)
             found = checked_listing(told.step, told.digest, files, self.url)
             if MANIFEST not in [file.name for file in files]:
@@ -213,7 +213,7 @@ class HttpSource:
         for connection in self._made:
             connection.close()
 
-    def _told(self, body: bytes | None, kind: type[Told]) -> Told:
+    def _decode_reply(self, body: bytes | None, kind: type[Told]) -> Told:
         if body is None:
             raise StateError(downloads.LISTING_TOO_LONG(url=self.url, bytes=LISTING_BYTES_MAX))
         try:
@@ -224,7 +224,7 @@ class HttpSource:
     def _refuse(self, status: int, body: bytes | None) -> None:
         """Raises the error for an HTTP status, with the answer's text; returns if the status is
         none."""
-        said = _said(body)
+        said = _refusal_in_reply(body)
         if status in (401, 403):
             denied = said or f"HTTP {status}"
             raise StateError(downloads.DENIED(url=self.url, said=denied))
@@ -283,7 +283,7 @@ class HttpSource:
         return made
 
 
-def _said(body: bytes | None) -> Finding | str:
+def _refusal_in_reply(body: bytes | None) -> Finding | str:
     """The finding in an error answer if this release knows its code, else the answer's text; "" if
     there is neither. The server is not trusted: the text is escaped and cut."""
     text, found = "", None

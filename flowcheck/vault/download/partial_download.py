@@ -129,7 +129,7 @@ class PartialDownload:
 
     def _same(self, what: _ChunkedListing) -> bool:
         try:
-            return msgspec.json.decode(self._kept(LISTING_NOTE), type=_ChunkedListing) == what
+            return msgspec.json.decode(self._read_note(LISTING_NOTE), type=_ChunkedListing) == what
         except (OSError, StateError, *DECODE_ERRORS):
             return False
 
@@ -137,7 +137,7 @@ class PartialDownload:
         """The chunks that the note lists, without an incomplete last line and without files that
         are gone."""
         try:
-            lines = self._kept(CHUNKS_NOTE).decode().split("\n")[:-1]
+            lines = self._read_note(CHUNKS_NOTE).decode().split("\n")[:-1]
             pairs = [line.split() for line in lines]
             found = {(int(a), int(b)) for a, b in (p for p in pairs if len(p) == 2)}
         except (OSError, StateError, ValueError):  # UnicodeDecodeError is one
@@ -151,7 +151,7 @@ class PartialDownload:
             and (self.folder / files[number].name).is_file()
         }
 
-    def _kept(self, name: str) -> bytes:
+    def _read_note(self, name: str) -> bytes:
         with os.fdopen(open_below(self._held, name), "rb") as file:
             return file.read(NOTES_BYTES_MAX)
 

@@ -126,7 +126,7 @@ def state_of(
     if value is not None:
         return value  # type: ignore[no-any-return]
     never = template.step == 0 or (
-        all(own.get(name) is None for name in states) and _kept(template, kind)
+        all(own.get(name) is None for name in states) and _any_parameter_has(template, kind)
     )
     if not never:
         name = template.names[index]
@@ -134,7 +134,7 @@ def state_of(
     return None
 
 
-def _kept(template: CheckpointTemplate, kind: str) -> bool:
+def _any_parameter_has(template: CheckpointTemplate, kind: str) -> bool:
     """Whether any parameter in the file has a state of this kind. Then a parameter without states
     was never stepped."""
     own = [template.optimizer_state(index) for index in range(len(template.names))]

@@ -331,7 +331,7 @@ def layout_from_toml(tree: dict[str, Any]) -> ClusterLayout:
     refuse_unknown_keys(tree, ClusterLayout)  # first, for a misspelt table looks like a missing one
     for key, why in (("cable", NO_CABLES()), ("monitor", NO_MONITORS())):
         if not tree.get(key):
-            raise ConfigError(key, "not stated", why)
+            raise ConfigError(key, None, why)
     topology = convert(tree, ClusterLayout)
     for number, cable in enumerate(topology.cable):
         _check_cable(f"cable[{number}]", cable, topology)
@@ -348,7 +348,7 @@ def layout_from_toml(tree: dict[str, Any]) -> ClusterLayout:
             why = NO_CABLE_ENDS_THERE(sorted(known))
             raise ConfigError(f"{key}.switch", monitor.switch, why)
         if monitor.port is None and monitor.erspan is None:
-            raise ConfigError(f"{key}.port", "not stated", PORT_OR_ERSPAN())
+            raise ConfigError(f"{key}.port", None, PORT_OR_ERSPAN())
         check_speed(f"{key}.gbps", monitor.gbps)
         if (monitor.switch, monitor.label) in seen:
             raise ConfigError(key, monitor.label, MONITOR_TWICE(monitor.switch))

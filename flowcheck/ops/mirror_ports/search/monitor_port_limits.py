@@ -145,7 +145,7 @@ def _session(
         return str(monitor.session)
     if platform.identity == "number":
         why = SESSION_NUMBER(platform.title)
-        raise ConfigError(f"monitor[{number}].session", "not stated", why)
+        raise ConfigError(f"monitor[{number}].session", None, why)
     return "flowcheck" if nth is None else f"flowcheck-{nth}"
 
 
@@ -230,14 +230,16 @@ def _by_platform(platform: Platform, sessions: Sequence[MirrorSession]) -> Findi
         planned.append(session_rules.platform_sessions(platform, session))
     for number, own in enumerate(planned):
         others = [one for n, each in enumerate(planned) if n != number for one in each]
-        held = tuple(_held(platform, one) for one in others)
+        held = tuple(_as_existing_session(platform, one) for one in others)
         for found in existing_sessions.check_overlaps(platform, own, held):
             if found.verdict is RuleVerdict.REFUSE:
                 return found.why
     return None
 
 
-def _held(platform: Platform, session: MirrorSession) -> existing_sessions.ExistingSession:
+def _as_existing_session(
+    platform: Platform, session: MirrorSession
+) -> existing_sessions.ExistingSession:
     called = session.number if platform.identity == "number" else session.name
     return existing_sessions.ExistingSession(
         session=called if called is not None else "",
