@@ -253,6 +253,48 @@ def paint(
     return canvas, tuple(sources.values()), first_ns
 
 
+def put_together(cut: Cut, ring: Ring) -> tuple[NDArray[np.uint8], bool] | None:
+    """(the result, whether its copies are alike), of one whose sends are final and were seen whole,
+    each copy of a range cut alike: two passes over the bytes, where `paint` makes fifteen. None:
+    it is not so simple."""
+    size = result_bytes(cut, ring)
+    result = np.empty(size, np.uint8)
+    ends: dict[int, int] = {}
+    alike = True
+    for stream, number, send in cut.sends(ring):
+        if not send.final or not send.data_bytes:
+            continue
+        seen = stream.sends.get(number)
+        data = None if seen is None else _whole(seen, cut.op.protocol, send.data_bytes)
+        stop = send.start_byte + send.data_bytes
+        if data is None or ends.get(send.start_byte, stop) != stop:
+            return None
+        part = result[send.start_byte : stop]
+        if send.start_byte in ends:
+            alike = alike and np.array_equal(part, data)
+        else:
+            part[:] = data
+            ends[send.start_byte] = stop
+    reached = 0
+    for start in sorted(ends):
+        if start != reached:
+            return None
+        reached = ends[start]
+    return (result, alike) if reached == size else None
+
+
+def _whole(send: SendSeen, protocol: Protocol, data_bytes: int) -> NDArray[np.uint8] | None:
+    """The data of a send of which nothing is missing, doubted or old."""
+    message = send.message
+    if message.missing or message.conflicts or len(message.payload) < data_bytes:
+        return None
+    if protocol is Protocol.LL and _stale_lines(send, message.payload) is not None:
+        return None
+    return nccl_wire_format.unpack(
+        protocol, message.payload, data_bytes, linear=message.linear_ll128
+    )
+
+
 def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
     """Collectives of which two final copies differ."""
     return sum(copies_differ(cut, ring) for cut in _twice_seen(cuts, ring))

@@ -32,6 +32,7 @@ from flowcheck.wire.learn.cuts.place import (
     Placements,
     copies_differ,
     paint,
+    put_together,
     ranges_of,
     result_bytes,
     seen_once,
@@ -230,6 +231,8 @@ def _on_their_way(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
 
 def _deferred(cut: Cut, ring: Ring) -> Deferred:
     def make() -> tuple[NDArray[np.uint8], bool]:
+        if (told := put_together(cut, ring)) is not None:
+            return told
         canvas, _, _ = paint(cut, ring)
         return canvas.result, not canvas.conflicts and bool(canvas.covered.all())
 
