@@ -81,22 +81,27 @@ class RingSeen:
     links: tuple[LinkSeen, ...]
 
 
+Make = Callable[[NDArray[np.uint8] | None], tuple[NDArray[np.uint8], bool]]
+
+
 class Deferred:
     """A result that is put together once somebody asks for it: of a large model all of it is
     looked at once, and not in each reading of a stream that goes on."""
 
     __slots__ = ("_made", "_make", "size_bytes")
 
-    def __init__(self, size_bytes: int, make: Callable[[], tuple[NDArray[np.uint8], bool]]) -> None:
-        """make: gives the result, and whether no two copies of a byte differ."""
+    def __init__(self, size_bytes: int, make: Make) -> None:
+        """make: gives the result, and whether no two copies of a byte differ; in the room that it
+        is given, if it can."""
         self.size_bytes = size_bytes
         self._make = make
         self._made: tuple[NDArray[np.uint8], bool] | None = None
 
-    def made(self) -> tuple[NDArray[np.uint8], bool]:
-        """(the result, whether no two copies of a byte differ)."""
+    def made(self, room: NDArray[np.uint8] | None = None) -> tuple[NDArray[np.uint8], bool]:
+        """(the result, whether no two copies of a byte differ). room: where it may be made, of its
+        size."""
         if self._made is None:
-            self._made = self._make()
+            self._made = self._make(room)
         return self._made
 
 

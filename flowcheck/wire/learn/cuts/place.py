@@ -253,12 +253,14 @@ def paint(
     return canvas, tuple(sources.values()), first_ns
 
 
-def put_together(cut: Cut, ring: Ring) -> tuple[NDArray[np.uint8], bool] | None:
+def put_together(
+    cut: Cut, ring: Ring, room: NDArray[np.uint8] | None = None
+) -> tuple[NDArray[np.uint8], bool] | None:
     """(the result, whether its copies are alike), of one whose sends are final and were seen whole,
     each copy of a range cut alike: two passes over the bytes, where `paint` makes fifteen. None:
-    it is not so simple."""
+    it is not so simple. room: where the result goes; it may be spoilt."""
     size = result_bytes(cut, ring)
-    result = np.empty(size, np.uint8)
+    result = np.empty(size, np.uint8) if room is None else room
     ends: dict[int, int] = {}
     alike = True
     for stream, number, send in cut.sends(ring):

@@ -230,8 +230,8 @@ def _on_their_way(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
 
 
 def _deferred(cut: Cut, ring: Ring) -> Deferred:
-    def make() -> tuple[NDArray[np.uint8], bool]:
-        if (told := put_together(cut, ring)) is not None:
+    def make(room: NDArray[np.uint8] | None) -> tuple[NDArray[np.uint8], bool]:
+        if (told := put_together(cut, ring, room)) is not None:
             return told
         canvas, _, _ = paint(cut, ring)
         return canvas.result, not canvas.conflicts and bool(canvas.covered.all())

@@ -89,7 +89,7 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             every = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
             return _apart(habits, parts, every[len(habits.pieces) :])
         later = any(part.deferred is not None for part in parts)
-        result = np.zeros(0, np.uint8) if later else _joined(parts, size)[0]
+        result = np.zeros(0, np.uint8) if later else _joined(parts, size, None)[0]
         missing = []
         at = 0
         for part in parts:
@@ -123,11 +123,18 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
     return None
 
 
-def _joined(parts: Sequence[Collective], size: int) -> tuple[NDArray[np.uint8], bool]:
+def _joined(
+    parts: Sequence[Collective], size: int, _: NDArray[np.uint8] | None
+) -> tuple[NDArray[np.uint8], bool]:
     """(the first `size` bytes of what they hold, whether no two copies of a byte differ)."""
-    held = [p.deferred.made() if p.deferred is not None else (p.result, True) for p in parts]
-    whole = held[0][0] if len(held) == 1 else np.concatenate([data for data, _ in held])
-    return whole[:size], all(sound for _, sound in held)
+    whole, at, sound = np.empty(sum(part.bytes for part in parts), np.uint8), 0, True
+    for part in parts:
+        room = whole[at : at + part.bytes]
+        data, own = (part.result, True) if part.deferred is None else part.deferred.made(room)
+        if data is not room:
+            room[:] = data
+        at, sound = at + part.bytes, sound and own
+    return whole[:size], sound
 
 
 def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[Finding, ...]:
