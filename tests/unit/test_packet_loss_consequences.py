@@ -89,7 +89,7 @@ def test_a_loss_in_the_start_up_is_told_as_that(tmp_path: Path) -> None:
             break
     assert reading.weights is not None and reading.weights.result.tobytes() != traffic.weights
     [one] = loss_findings(reading)
-    assert one.is_any_of(problems.LOSS_IN_START_UP) and "flowcheck base FILE" in str(one)
+    assert one.is_any_of(problems.LOSS_IN_START_UP) and "flowcheck base FILE" in one.remedy
     missing = sum(stop - start for start, stop in reading.weights.missing)
     assert one.arguments["bytes"] == missing > 0
 

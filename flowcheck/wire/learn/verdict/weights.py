@@ -132,7 +132,8 @@ def _joined(
         room = whole[at : at + part.bytes]
         data, own = (part.result, True) if part.deferred is None else part.deferred.made(room)
         if data is not room:
-            room[:] = data
+            room[len(data) :] = 0  # of a part on its way nothing is put together yet
+            room[: len(data)] = data
         at, sound = at + part.bytes, sound and own
     return whole[:size], sound
 
