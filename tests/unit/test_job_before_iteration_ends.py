@@ -1,4 +1,4 @@
-"""A job is learned with the last message of the first iteration under the bucket plan at the latest.
+"""A job is learned at the latest with the last message of its first iteration under the plan.
 
 What the generator calls gradients, and when it sent them, is the measure.
 """
