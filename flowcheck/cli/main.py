@@ -291,10 +291,12 @@ def up(
     """
     from flowcheck.config import load_job, naming_job_file
     from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+    from flowcheck.ops.job_setup.output_folder_check import check_output_folders
 
     set_named_run(run)  # None: as the job file states it, which the same command reads again
     with naming_job_file(job):
         check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+        check_output_folders(job)
         drop_privileges.drop_for_chain(job, run, live=True)
         from flowcheck.ops.lifecycle import up_command as verb
 

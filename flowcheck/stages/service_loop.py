@@ -12,8 +12,9 @@ from typing import Any, Protocol
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import BROKE
-from flowcheck.findings.finding import plain_error_text
+from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.messages import Fault, Hello, Message, Stop
+from flowcheck.stages.file_error import file_error_finding, tells_of_file
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.zmq_sockets import StageSockets
 
@@ -126,14 +127,19 @@ def run_until_stopped(
             links.report(Fault(stage=service.name, finding=error.finding))
             raise
         except Exception as error:
-            found = BROKE(kind=type(error).__name__, text=plain_error_text(error))
-            links.report(Fault(stage=service.name, finding=found))
+            links.report(Fault(stage=service.name, finding=_broken(error)))
             raise
         finally:
             try:
                 service.stop()
             finally:
                 links.close()
+
+
+def _broken(error: Exception) -> Finding:
+    if isinstance(error, OSError) and tells_of_file(error):
+        return file_error_finding(error)
+    return BROKE(kind=type(error).__name__, text=plain_error_text(error))
 
 
 def _parent_lives(parent: int | None) -> bool:

@@ -17,9 +17,10 @@ from flowcheck.findings.catalog.how_chains_end import STAYS_IN_MEMORY
 from flowcheck.findings.catalog.refused_commands import NO_INODE_AT, NO_ROOM_AT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Unwritten as Told
-from flowcheck.ops.command_errors import OPERATOR_ERROR, exit_on_error, file_error_finding
+from flowcheck.ops.command_errors import OPERATOR_ERROR, exit_on_error
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
+from flowcheck.stages.file_error import file_error_finding
 from flowcheck.stages.privilege.output_delivery import OutputDelivery
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowcheck.stages.privilege import folder_ownership
+from flowcheck.stages.privilege import drop_privileges, folder_ownership
 from flowcheck.stages.run_directory.process_liveness import link_run_dir
 from flowcheck.stages.run_directory.service_account import Account
 
@@ -133,3 +133,39 @@ def test_a_folder_is_handed_over_from_below(
         folder_ownership.hand_over_output_folder(folder, WHO)
     assert owners(secret) == {0}
     assert folder.stat().st_uid == WHO.user
+
+
+def test_what_was_handed_over_is_roots_again_where_the_chain_stays_roots(
+    reachable: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stages of a chain run as the owner of its run directory, and could not read what root
+    writes there."""
+    job = reachable / "job.toml"
+    job.write_text(
+        f'checkpoint = "{reachable / "saved"}"\n'
+        f'[optimizer]\nname = "SGD"\nlearning_rate = 0.1\n[[source]]\nfile = "{job}"\n'
+    )
+    asked = list[str]()
+
+    def refuse(folder: Path, _: Account) -> None:
+        asked.append(str(folder))
+        assert (reachable / "run").stat().st_uid == WHO.user, "handed over by then"
+        raise NotADirectoryError(20, "Not a directory", str(folder))
+
+    monkeypatch.setattr(drop_privileges, "_nothing_to_do", lambda: False)
+    monkeypatch.setattr(drop_privileges, "account", lambda _: WHO)
+    monkeypatch.setattr(drop_privileges, "forbid_user_code", lambda _: None)
+    monkeypatch.setattr(drop_privileges.COMMAND_HERE, "notes", [])
+    monkeypatch.setattr(folder_ownership, "create_private_folders", lambda _: None)
+    monkeypatch.setattr(folder_ownership, "hand_over_output_folder", refuse)
+    drop_privileges.drop_for_chain(job, reachable / "run", live=True)
+    assert asked == [str(reachable / "saved")]
+    assert owners(reachable / "run") == {0}
+
+
+def test_a_file_in_place_of_an_output_folder_is_left_to_whoever_writes_there(
+    reachable: Path,
+) -> None:
+    made(reachable, "job.pcap")
+    folder_ownership.hand_over_output_folder(reachable / "job.pcap", WHO)
+    assert owners(reachable) == {0}

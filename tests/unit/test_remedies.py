@@ -17,7 +17,18 @@ from typer.main import get_command
 
 from flowcheck.cli.main import app
 from flowcheck.config import JobConfig
-from flowcheck.findings.finding import Entry, entries
+from flowcheck.findings.catalog.chain_health import NO_FRAME_YET
+from flowcheck.findings.catalog.chain_processes import (
+    KILLED,
+    LOG_EMPTY,
+    NO_LINK_YET,
+    STAGE_KEEPS_DYING,
+    STAGE_SAYS,
+)
+from flowcheck.findings.catalog.megatron_checkpoints import NEEDS_LIKE
+from flowcheck.findings.catalog.privileges import RAN_AS_ROOT
+from flowcheck.findings.catalog.switch_changes import PROGRAM_FAILED
+from flowcheck.findings.finding import Entry, Finding, entries
 from tests.unit.test_findings_calls import ROOM, catalogue
 from tests.unit.test_findings_raised import errors_of
 
@@ -217,11 +228,14 @@ PARTS = {
     "process.log_ends": "likewise",
 }
 """{code: in which sentence}. No error is made of one alone."""
+WRAPPERS = {"process.stage_says": "what a stage says is a finding of its own"}
+"""{code: why} of those whose argument, the finding that has the remedy, has another name."""
 SHOWN = [one for one in entries().values() if one.remedy and not one.code.startswith("test.")]
 
 
 def lacks_remedy(entry: Entry) -> bool:
-    return not (entry.remedy or set(entry.names) & WRAPS or entry.code in PARTS)
+    wraps = set(entry.names) & WRAPS or entry.code in WRAPPERS
+    return not (entry.remedy or wraps or entry.code in PARTS)
 
 
 def test_what_is_refused_or_lost_has_a_remedy() -> None:
@@ -230,6 +244,32 @@ def test_what_is_refused_or_lost_has_a_remedy() -> None:
     assert lacking.keys() == WITHOUT_ADVICE.keys(), "give these a remedy= in the catalogue"
     assert TOLD.keys() >= PARTS.keys()
     assert len(TOLD) > 900
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        NEEDS_LIKE(),
+        PROGRAM_FAILED(program="ovs-vsctl", code=1, said="database connection failed"),
+        NO_FRAME_YET(),
+        RAN_AS_ROOT("the disk"),
+        STAGE_KEEPS_DYING(
+            stage="extract", deaths=9, seconds=60, ended=KILLED(9), log=LOG_EMPTY("x")
+        ),
+    ],
+    ids=lambda found: found.code,
+)
+def test_what_an_operator_meets_has_its_advice_in_the_remedy_alone(found: Finding) -> None:
+    assert found.remedy and not ADVISES.search(found.sentence)
+    assert "Mend that" not in found.sentence and "check that" not in found.sentence
+    assert "--template" not in found.sentence
+
+
+def test_what_a_stage_says_keeps_its_own_remedy_and_cause() -> None:
+    inner = NO_LINK_YET("port 3")
+    told = STAGE_SAYS(stage="capture-1", what=inner)
+    assert (told.remedy, told.cause) == (inner.remedy, inner.cause)
+    assert msgspec.json.decode(msgspec.json.encode(told))["remedy"] == inner.remedy != ""
 
 
 def test_sentences_leave_the_advice_to_the_remedy() -> None:

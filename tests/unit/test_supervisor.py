@@ -14,9 +14,11 @@ from support.supervised import STAGES, Bench, Clock, FakeProcess
 from flowcheck.findings.catalog.chain_processes import (
     EXITED,
     KILLED,
+    LOG_EMPTY,
     LOG_ENDS,
     MIXED_VERSIONS,
     NO_LINK_YET,
+    STAGE_GAVE_UP,
     STAGE_KEEPS_DYING,
     STAGE_RESTARTED,
     STAGE_SAYS,
@@ -25,6 +27,7 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import set_named_run
 from flowcheck.messages import Drained, Fault, SourceEnded, StepApplied, StepLost
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -128,6 +131,57 @@ def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(
     ) as found:
         bench.die("extract", -11)
     assert found.value.finding.arguments["ended"] == KILLED(11)
+
+
+def log_of(text: str, *, as_json: bool) -> str:
+    """The stderr of a command that is refused, as it stands in the log of a stage."""
+    script = f"""
+import sys
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import FOLDER_IS_FILE
+from flowcheck.ops.command_errors import exit_on_error
+def fails(): raise ConfigError("checkpoint", {text!r}, FOLDER_IS_FILE({text!r}))
+sys.argv = ["flowcheck", "stage"] + ["--json"] * {as_json}
+exit_on_error(fails)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def logs() -> dict[bool, str]:
+    """Made before `bench` replaces Popen."""
+    return {as_json: log_of("/x/job.pcap", as_json=as_json) for as_json in (False, True)}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_of_a_stage_that_gave_up_the_error_is_told_and_not_its_remedy(
+    as_json: bool, logs: dict[bool, str], bench: Bench
+) -> None:
+    bench.up()
+    said = bench.run.log("extract")
+    said.write_text("flowcheck: before\n" + logs[as_json])
+    with refused_as(
+        STAGE_GAVE_UP,
+        stage="extract",
+        log=like(LOG_ENDS, line=re.compile("checkpoint = '/x/job.pcap': must be a folder")),
+    ):
+        bench.die("extract", 2)
+
+
+def test_a_stage_that_dies_without_a_word_has_a_remedy_that_names_the_run(bench: Bench) -> None:
+    bench.up()
+    set_named_run(bench.run.root)
+    try:
+        with refused_as(STAGE_KEEPS_DYING, log=like(LOG_EMPTY)) as found:
+            for _ in range(stage_process.FRUITLESS_MAX + 1):
+                bench.die("extract", -9)
+        assert f"--run {bench.run.root}" in found.value.finding.remedy
+    finally:
+        set_named_run(None)
 
 
 def test_a_stage_that_gets_on_between_its_deaths_is_always_started_again(bench: Bench) -> None:

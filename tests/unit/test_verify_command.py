@@ -174,6 +174,19 @@ def test_a_whole_checkpoint_passes_and_a_changed_tensor_is_named(
         checkpoint_save.load(folder)
 
 
+def test_a_damaged_checkpoint_is_told_with_its_remedy_once(written: Path, tmp_path: Path) -> None:
+    step = copied(written, tmp_path)
+    for file in step.glob("*.safetensors"):
+        flip(file, -1)
+    code, told = verify(step)
+    assert code == verify_command.DAMAGED
+    _, as_json = verify(step, "--json")
+    remedies = {fault["why"]["remedy"] for fault in json.loads(as_json)["faults"]}
+    assert remedies and all(told.count(one) == 1 for one in remedies)
+    code, told = verify(written)
+    assert code == 0 and not any(one in told for one in remedies)
+
+
 def test_a_file_cut_short_names_the_tensors_that_are_lost(written: Path, tmp_path: Path) -> None:
     folder = copied(written, tmp_path)
     told = json.loads((folder / MANIFEST).read_text())

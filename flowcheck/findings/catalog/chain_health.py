@@ -86,7 +86,10 @@ STATED_LAST_STEP = Entry(
 NOT_LEARNED = Entry("health.not_learned", "no job is learned yet")
 NO_FRAME_YET = Entry(
     "health.no_frame_yet",
-    "no frame came from any source so far: check that the mirror is switched on and leads here",
+    "no frame came from any source so far",
+    cause="The training job sends nothing yet, or the mirror is off or leads elsewhere.",
+    remedy="Check that the mirror is switched on and leads here: run on the switch what `flowcheck "
+    "switch render --os OS --source PORT --monitor PORT --part check` prints.",
 )
 NOT_LEARNED_BECAUSE = Entry("health.not_learned_because", "no job is learned yet: {reason}")
 NO_STEP_YET = Entry("health.no_step_yet", "the job is learned, and no step of it is applied yet")

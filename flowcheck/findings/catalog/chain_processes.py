@@ -8,11 +8,8 @@ from flowcheck.findings.finding import Entry
 
 KILLED = Entry("process.killed", "was killed by signal {signal}")
 EXITED = Entry("process.exited", "ended with exit code {code}")
-STAGE_SAYS = Entry(
-    "process.stage_says",
-    "{stage}: {what}",
-    remedy="See what it names; the stage's log in the run directory has the rest.",
-)
+STAGE_SAYS = Entry("process.stage_says", "{stage}: {what}")
+"""what: its finding, which has the remedy."""
 JOB_SAYS = Entry("process.job_says", "job {job}: {what}")
 STAGE_RESTARTED = Entry("process.stage_restarted", "{stage} {ended} and was restarted")
 OPTIONAL_STAGE_RESTARTED = Entry(
@@ -26,7 +23,7 @@ STAGE_GAVE_UP = Entry(
     "process.stage_gave_up",
     "stage {stage} gave up; {log}",
     cause="The stage ended and could not be started again.",
-    remedy="Read its log in the run directory; correct what its last line names, then `flowcheck "
+    remedy="Read its log in the run directory; correct what its last error names, then `flowcheck "
     "up JOB.toml{this_run!o}` again.",
 )
 STAGE_KEEPS_DYING = Entry(
@@ -34,7 +31,9 @@ STAGE_KEEPS_DYING = Entry(
     "stage {stage} died {deaths} times within {seconds} s and made no progress; the last time it "
     "{ended}; {log}",
     cause="A stage cannot start; the chain gives up and keeps the replica.",
-    remedy="The last line of its log follows in the sentence; the log has the rest.",
+    remedy="Correct what the end of its log names. Where that is empty, or the stage was killed, "
+    "see whether memory or disk ran out (`free -m`, `df`, `dmesg`); `flowcheck doctor` checks the "
+    "machine. Then start the chain again: `flowcheck up JOB.toml{this_run!o}`.",
     section="processes",
 )
 STAGE_NOT_UP = Entry(

@@ -19,8 +19,15 @@ AROUND_CHANGED = Entry(
 )
 FILE_MISSING = Entry("damage.file_missing", "is missing", remedy=_COPY)
 FILE_SIZE = Entry("damage.file_size", "has {bytes:,} bytes, {written:,} were written", remedy=_COPY)
-FILE_UNREADABLE = Entry("damage.file_unreadable", "cannot be read: {error}")
-NOT_LISTED = Entry("damage.not_listed", "lies in a file that the manifest does not list")
+FILE_UNREADABLE = Entry(
+    "damage.file_unreadable",
+    "cannot be read: {error}",
+    remedy="Check the rights of the file and its disk (`ls -l`, `dmesg`), or take another copy of "
+    "the step.",
+)
+NOT_LISTED = Entry(
+    "damage.not_listed", "lies in a file that the manifest does not list", remedy=_COPY
+)
 CUT_OFF = Entry("damage.cut_off", "is cut off: the file ends before the tensor does", remedy=_COPY)
 IN_PART = Entry("damage.in_part", "{part}: {why}")
 IN_TENSOR = Entry("damage.in_tensor", "{tensor}: {why} ({file})")

@@ -31,9 +31,10 @@ NO_ITERATION_NUMBER = Entry(
 
 NEEDS_LIKE = Entry(
     "megatron.needs_like",
-    "names an earlier checkpoint of the run (its folder): the args that its loader asserts, bounds "
-    "of the schedule, random states and the optimizer's groups come from it; or give that "
-    "checkpoint's file as --template",
+    "this format is filled from an earlier checkpoint of the run: the args that its loader "
+    "asserts, bounds of the schedule, random states and the optimizer's groups come from it",
+    remedy="Name that checkpoint's folder with `--like FOLDER`, or its file with `--template "
+    "FILE`.",
 )
 NO_ITERATION = Entry(
     "megatron.no_iteration",

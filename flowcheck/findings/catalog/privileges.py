@@ -7,7 +7,9 @@ from flowcheck.findings.finding import Entry
 RAN_AS_ROOT = Entry(
     "privilege.ran_as_root",
     "this runs with root's rights, for {reason}; code of the user's (factories, schedules) is not "
-    'run so. Mend that, or state [services] user = "NAME", or "root" to run all as root',
+    "run so",
+    remedy='Give that user access to what is named, or state `user = "NAME"` in `[services]` of '
+    'the job file; `user = "root"` there runs all as root.',
 )
 ROOT_STATED = Entry(
     "privilege.root_stated",

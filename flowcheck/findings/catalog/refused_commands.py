@@ -10,13 +10,66 @@ FOLDER_REMOVED = Entry(
     cause="The shell still stands in a folder that somebody deleted.",
     remedy="`cd` to a folder that exists.",
 )
-FILE_ERROR = Entry(
-    "command.file_error",
-    "{path}: {error}",
-    also=("errno",),
-    remedy="Check the path, its permissions (`ls -ld`), and the limits of this user (`ulimit -a`).",
+FILE_ERROR = Entry("command.file_error", "{path}: {error}", also=("errno", "why"))
+"""errno: its name, ENOENT. why: what it means for the path, with the remedy."""
+FILE_EXPECTED = Entry(
+    "command.file_expected",
+    "{path} is a folder",
+    cause="A file is expected there, and it is a folder.",
+    remedy="Name a file: {path!q} is a folder.",
 )
-"""errno: its name, ENOENT."""
+FOLDER_EXPECTED = Entry(
+    "command.folder_expected",
+    "{path} is a file",
+    cause="A folder is expected there, and it is a file.",
+    remedy="Name another folder: {path!q} is a file.",
+)
+NAME_TAKEN = Entry(
+    "command.name_taken",
+    "{path} is there already",
+    cause="Something of that name is there already, and would be overwritten.",
+    remedy="Name another path, or move away what is there (`ls -ld {path!q}`).",
+)
+FOLDER_MISSING = Entry(
+    "command.folder_missing",
+    "there is no folder {folder}",
+    cause="The folder that it is to be in does not exist.",
+    remedy="Correct the path, or make the folder first: `mkdir -p {folder!q}`.",
+)
+NO_SUCH_FILE = Entry(
+    "command.no_such_file",
+    "there is no {path}",
+    also=("folder",),
+    cause="Its folder exists, and holds nothing of that name.",
+    remedy="Correct the path, whose folder exists: `ls {folder!q}` shows what is there.",
+)
+NOT_PERMITTED = Entry(
+    "command.not_permitted",
+    "user {user} may not",
+    also=("path",),
+    cause="The file, or a folder on the way to it, belongs to another user and is closed to this "
+    "one.",
+    remedy="Give user {user} access, or name another path: `namei -l {path!q}` shows the owner and "
+    "rights of each part.",
+)
+READ_ONLY = Entry(
+    "command.read_only",
+    "the file system of {path} is read-only",
+    cause="Nothing can be written to a file system that is mounted read-only.",
+    remedy="Name a path on another file system (`findmnt -T {path!q}` shows this one).",
+)
+TOO_MANY_OPEN = Entry(
+    "command.too_many_open",
+    "too many files are open",
+    cause="This user, or the machine, may not open more files at once.",
+    remedy="Raise the limit of open files (`ulimit -n`), then run the command again.",
+)
+FILE_FAILED = Entry(
+    "command.file_failed",
+    "{path} failed",
+    remedy="Check the path and its permissions (`ls -ld {path!q}`), and what the kernel says of "
+    "its disk (`dmesg`).",
+)
 NO_ROOM_AT = Entry(
     "command.no_room_at",
     "{path}: no room left on the file system at {mount} ({error}): {free_mib:,} MiB of "

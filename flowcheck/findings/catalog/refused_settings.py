@@ -260,3 +260,9 @@ ADDRESS_AND_PORT = Entry(
     also=("address",),
     remedy='Write it as in "{address}" or "[::1]:9464".',
 )
+
+FOLDER_IS_FILE = Entry(
+    "setting.folder_is_file",
+    "must be a folder, and {file} is a file",
+    remedy="Name a folder: one that does not exist is made.",
+)

@@ -56,7 +56,15 @@ PROGRAM_TIMED_OUT = Entry(
     cause="The daemon is down or overloaded.",
     remedy="Check that it runs (`systemctl status`), then run the command again.",
 )
-PROGRAM_FAILED = Entry("switch.program_failed", "{program} ended with {code}: {said}")
+PROGRAM_FAILED = Entry(
+    "switch.program_failed",
+    "{program} ended with {code}: {said}",
+    cause="The program that changes or reads the switch refused; what it printed follows its exit "
+    "code.",
+    remedy="Correct what {program} names, then run the command again. The service that it talks to "
+    "must run and let this user in: `ovs-vsctl show` tests Open vSwitch, `ssh HOST` another "
+    "switch.",
+)
 NO_JSON = Entry(
     "switch.no_json",
     "{command}: its output is not JSON: {error}",

@@ -225,6 +225,8 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
     """
     run = RunDir(root)
     if named and not is_run(root):
+        with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            run.config.read_bytes()  # what this user may not read is not said to be no run
         raise RunDirError(root, NOTHING_TO_STOP(root))
     pids = run.stage_pids()
     if SUPERVISOR.name in pids:

@@ -110,6 +110,8 @@ def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
             print_line(f"  {fault}")
         if len(faults) > SHOWN:
             print_line(f"  and {len(faults) - SHOWN} more")
+        for remedy in dict.fromkeys(fault.finding.remedy for fault in faults):
+            print_line(f"  {remedy}")
         return
     sums = tensors if manifest.tensors else "no tensor by itself: an older manifest"
     print_line(f"{output}: {what}, {sums}: all as written (sha256)")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,12 +151,18 @@ def drop_for_chain(
     def prepared(who: Account) -> _Prepared:
         places = [*([run] if run is not None else []), *outputs]
         roots = {p.absolute() for p in places if not p.exists() or p.stat().st_uid == 0}
-        own = folder_ownership.hand_over_run_folder(run, who) if run is not None else []
-        written = [
-            n for folder in outputs for n in folder_ownership.hand_over_output_folder(folder, who)
-        ]
-        if run is not None:
-            mount_namespace.remember_shown_paths(run, [*needs, *written])
+        try:
+            own = folder_ownership.hand_over_run_folder(run, who) if run is not None else []
+            written = [
+                n
+                for folder in outputs
+                for n in folder_ownership.hand_over_output_folder(folder, who)
+            ]
+            if run is not None:
+                mount_namespace.remember_shown_paths(run, [*needs, *written])
+        except BaseException:
+            _take_back(roots, who)
+            raise
         found = [*own, *written]
         return _Prepared(found, [n.path for n in found if n.path in roots])
 
@@ -373,14 +379,20 @@ def _descend(
     except (FlowCheckError, OSError) as error:
         if stated is not None:
             raise ConfigError(KEY, stated, USER_REFUSED(error)) from error
-        for folder in made.handed:  # the chain runs as root then
-            if folder.stat().st_uid == who.user:
-                os.chown(folder, 0, 0)
+        _take_back(made.handed, who)
         if run is not None:
             raise StateError(OWNER_REFUSED(run=run, reason=error)) from error
         COMMAND_HERE.notes.append(RAN_AS_ROOT(error))
         return forbid_user_code(error)
     _run_again(who, starts, rights)
+
+
+def _take_back(handed: Iterable[Path], who: Account) -> None:
+    """Gives folders back to root that were handed over, as the chain runs as root then: the stages
+    of a chain run as the owner of its run directory, who may not read what root writes there."""
+    for folder in handed:
+        if folder.is_dir() and folder.stat().st_uid == who.user:
+            os.chown(folder, 0, 0)
 
 
 def _same() -> Account:

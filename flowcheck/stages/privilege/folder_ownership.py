@@ -59,6 +59,8 @@ def _give(folder: Path, account: Account, is_ours: Callable[[], bool]) -> None:
         folder.mkdir(mode=PRIVATE_FOLDER_MODE)
         return _all_below(folder, account)
     found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        return  # which whoever writes there is told
     mine_alone = _is_roots_alone(found)
     with acting_as(account):
         can_write = os.access(f"{folder}/.", os.W_OK, effective_ids=True)

@@ -9,10 +9,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from flowcheck.errors import StateError
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.chain_processes import (
     EXITED,
     KILLED,
@@ -216,15 +218,33 @@ class StageProcess:
         return OPTIONAL_STAGE_WAITS(**named, seconds=round(rest_s))
 
     def last_log_line(self, run: RunDir) -> Finding:
-        """The last line of its log."""
+        """What the last lines of its log say."""
         log = run.log(self.stage)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-        said = [line.strip() for line in lines if line.strip()]
-        if said:
-            return LOG_ENDS(log=log, line=said[-1])
+        if said := last_said(lines):
+            return LOG_ENDS(log=log, line=said)
         return (
             LOG_EMPTY_DISK_FULL(log=log, folder=run.root) if is_full(run.root) else LOG_EMPTY(log)
         )
+
+
+def last_said(lines: Sequence[str]) -> str:
+    """What a log says last, without what stands below it: cause and remedy of an error, or of a
+    note, are lines of their own that begin with spaces, as the places of a traceback do. Of a line
+    in JSON (`[log] format`) its message. "": it holds nothing."""
+    held = [line for line in lines if line.strip()]
+    told = next((line for line in reversed(held) if not line[0].isspace()), "")
+    line = (told or (held[-1] if held else "")).strip()
+    if line.startswith("{"):
+        with suppress(*DECODE_ERRORS):
+            return msgspec.json.decode(line, type=_JsonLine).message
+    return line
+
+
+class _JsonLine(msgspec.Struct):
+    """A line of a log in JSON; it has more keys."""
+
+    message: str
 
 
 def _ended(code: int) -> Finding:
