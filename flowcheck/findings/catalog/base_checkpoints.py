@@ -199,6 +199,11 @@ NO_REPLICA = Entry(
     "FILE...` "
     "on the captures shows why no job is learned.",
 )
+NO_REPLICA_YET = Entry(
+    "audit.no_replica_yet",
+    "{run}: there is no replica to compare yet: the chain runs, and no step is applied",
+    remedy="`flowcheck status{this_run!o}` shows what it waits for; audit when it shows a step.",
+)
 STEP_UNKNOWN = Entry(
     "audit.step_unknown",
     "{file}: nothing in it says at which step it was written: its optimizer keeps no "

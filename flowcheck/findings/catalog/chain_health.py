@@ -170,7 +170,7 @@ SILENT = Entry(
     remedy="Look at the trainers; if they train, at the session (`flowcheck switch render --os OS "
     "--source "
     "PORT --monitor PORT --part check` prints what shows it) and the link of the monitor port. "
-    "Steps that pass meanwhile are lost: see below.",
+    "Steps that pass meanwhile are lost.",
 )
 QUIET = Entry(
     "health.quiet", "nothing of the job arrived for {seconds} s{pace}; before that {reason}"

@@ -147,6 +147,13 @@ REPLICA_GONE = Entry(
     remedy="`flowcheck status{run!o}` names the checkpoint that was kept, if one "
     "was: name it with `--checkpoint`, or a URL with `--from`.",
 )
+REPLAY_SAVED_NOTHING = Entry(
+    "restore.replay_saved_nothing",
+    "{run}: its replica is gone, and the replay ended before it saved a checkpoint in {folder}",
+    cause="The replay ended and its memory was given back.",
+    remedy="`flowcheck status{run!o}` shows why it ended, and the command that replays the "
+    "captures again.",
+)
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",
     "{run}: no step was applied there, and no checkpoint was written",

@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.refused_restores import (
     NOTHING_WRITTEN,
     OTHER_STEP,
     OVER_BECAUSE,
+    REPLAY_SAVED_NOTHING,
     REPLICA_GONE,
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
@@ -213,6 +214,15 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
     )
 
 
+def _out_of_replay(run: RunDir) -> str | None:
+    """The folder for checkpoints that an ended replay was given; None: none, or it is no replay."""
+    try:
+        end = read_end(run.port)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return None if end is None or not end.replay else end.replay_options.out
+
+
 def _no_step(run: RunDir, *, named_in_settings: bool) -> Finding:
     """Why a run has neither a step nor a checkpoint, by what its chain does: it runs, has ended or
     was killed. Only of a chain that runs the reasons say what to wait for."""
@@ -220,7 +230,10 @@ def _no_step(run: RunDir, *, named_in_settings: bool) -> Finding:
     if runs:
         fact, because = NO_STEP_YET(run.root), BECAUSE
     elif not named_in_settings and run.steps.exists():
-        fact, because = REPLICA_GONE(run.root), BECAUSE
+        out = _out_of_replay(run)
+        gone = REPLICA_GONE(run.root)
+        fact = gone if out is None else REPLAY_SAVED_NOTHING(run=run.root, folder=out)
+        because = BECAUSE
     elif run.port.ended.exists():
         fact, because = NOTHING_WRITTEN(run.root), OVER_BECAUSE
     else:
