@@ -144,6 +144,8 @@ def restore(
 
     Give --template to write it in the layout of the trainer's own checkpoints, or --format.
 
+    Exit code 0: the checkpoint was written; 2: it was not, with the reason.
+
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
 
     Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
@@ -269,6 +271,8 @@ def base(
     bit for bit. After a midstream join any step whose later steps are logged will do; give --then.
     If the replica is up to date, the file replaces its step of the same number if the two differ,
     and the later steps are applied again.
+
+    Exit code 0: the file was taken; 2: it was refused, with the reason.
 
     Example: `flowcheck base runs/step-400.pt --then runs/step-405.pt`
     """

@@ -243,7 +243,8 @@ def replay(
 ) -> None:
     """Run the whole chain on captures: follow the job, build its replica, write a checkpoint.
 
-    Exit code 0: every step in the captures was applied; 1: steps are missing, with the reason.
+    Exit code 0: every step in the captures was applied; 1: steps are missing, with the reason;
+    2: a file cannot be read, or an option is refused.
 
     Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
     """
@@ -295,7 +296,7 @@ def up(
 
     set_named_run(run)  # None: as the job file states it, which the same command reads again
     with naming_job_file(job):
-        check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+        check_capture_ports(load_job(job).source, job)  # before root makes folders for the chain
         check_output_folders(job)
         drop_privileges.drop_for_chain(job, run, live=True)
         from flowcheck.ops.lifecycle import up_command as verb

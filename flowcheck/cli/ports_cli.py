@@ -66,6 +66,8 @@ def ports(
     of the monitor ports and the session limits of each switch system. If no choice fits, the error
     names the ring or the monitor port.
 
+    Exit code 0: ports were chosen; 2: no choice fits, or the layout file is refused.
+
     Example: `flowcheck ports job-layout.toml --os eos --svg ports.svg`
     """
     from flowcheck.ops.mirror_ports import ports_command

@@ -49,6 +49,8 @@ def serve(
     An address beyond this machine needs --token-file. Without --tls-certificate the token and the
     checkpoints are sent in plain text.
 
+    Exit code 0: it was stopped (Ctrl-C, SIGTERM); 2: it cannot listen, or an option is refused.
+
     Example: `flowcheck serve --run /run/flowcheck/job --host 10.0.0.5 --token-file /etc/fc.token`,
     then on a trainer `flowcheck restore --from http://10.0.0.5:7377 --token-file fc.token
     --format torch --out resume.pt`

@@ -49,6 +49,8 @@ def watch(
     the token as a password, with any user name; programs send `Authorization: Bearer TOKEN`.
     Without --tls-certificate the token and the state are sent in plain text.
 
+    Exit code 0: it was stopped (Ctrl-C, SIGTERM); 2: it cannot listen, or an option is refused.
+
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
     from flowcheck.ops.watch import watch_command

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.refused_settings import (
     ONE_SOURCE_KIND,
     RING_SLOT_BYTES,
     RING_SLOTS,
+    SEVERAL_SOURCE_KINDS,
     SWITCH_PORT_NAME,
     USER_NAME,
 )
@@ -60,7 +61,7 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
         if len(kinds) != 1:
             if not kinds:
                 raise ConfigError("source.interface", None, ONE_SOURCE_KIND())
-            raise ConfigError("source", " and ".join(kinds), ONE_SOURCE_KIND())
+            raise ConfigError("source", " and ".join(kinds), SEVERAL_SOURCE_KINDS())
         at_least("source.queues", self.queues, 1)
         at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and not self.speed > 0:

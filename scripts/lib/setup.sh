@@ -4,7 +4,9 @@ set -eu
 cd "$(dirname "$0")/.."
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+say() {
+  if [ -t 1 ]; then printf '\033[1m==> %s\033[0m\n' "$*"; else printf '==> %s\n' "$*"; fi
+}
 run() { printf '    $ %s\n' "$*"; "$@"; }
 
 . scripts/lib/apt.sh

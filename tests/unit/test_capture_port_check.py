@@ -25,7 +25,7 @@ from flowcheck.ops.job_setup.capture_port_check import check_capture_ports, inte
             {"vdev": "net_af_packet0,iface=eno9"},
             like(NO_INTERFACE, key="source.vdev", value="'eno9'"),
         ),
-        ({"interface": "mirror0"}, NO_INTERFACE(("lo", "eno1"))),
+        ({"interface": "mirror0"}, NO_INTERFACE(there=("lo", "eno1"), job="JOB.toml")),
         (
             {"pci": "0000:3b:00.1"},
             like(NO_DEVICE, key="source.pci", value="'0000:3b:00.1'"),

@@ -154,7 +154,8 @@ def test_the_remedy_is_that_of_the_page(tmp_path: Path) -> None:
     )
     line = error_of("up", job, "--json")
     (row,) = [one for one in PAGE.read_text().splitlines() if "there is no such interface" in one]
-    assert line["remedy"] and row.endswith(f"| {line['remedy']} |")
+    assert str(job) in line["remedy"], "the page has no name there, and an example of a run"
+    assert row.endswith(f"| {line['remedy'].replace(str(job), '… --run DIR')} |")
     assert line["cause"] and f"| {line['cause']} |" in row
     missing = error_of("replay", tmp_path / "none.pcap", "--source", "file", "--json")
     assert missing["remedy"] and missing["cause"]

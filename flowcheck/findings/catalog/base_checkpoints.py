@@ -37,6 +37,24 @@ CHAIN_HAS_ENDED = Entry(
     remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck up "
     "JOB.toml{this_run!o}` follows the job again.",
 )
+REPLAY_HAS_ENDED = Entry(
+    "base.replay_has_ended",
+    "{run}: the replay there has ended, so no base is awaited",
+    remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck replay "
+    "FILE... --run {run!q} --out FOLDER` reads the captures again.",
+)
+CHAIN_WAS_KILLED = Entry(
+    "base.chain_was_killed",
+    "{run}: the chain there was killed before it learned a job, so no base is awaited",
+    remedy="`flowcheck up JOB.toml{this_run!o}` follows the job again; `flowcheck "
+    "down{this_run!o}` removes what the killed chain left.",
+)
+REPLAY_WAS_KILLED = Entry(
+    "base.replay_was_killed",
+    "{run}: the replay there was killed before it learned a job, so no base is awaited",
+    remedy="`flowcheck replay FILE... --run {run!q} --out FOLDER` reads the captures again; "
+    "`flowcheck down{this_run!o}` removes what the killed replay left.",
+)
 NO_JOB_YET = Entry(
     "base.no_job_yet",
     "{run}: no job has been learned yet, so no base is awaited",
@@ -53,6 +71,11 @@ NO_UPDATER = Entry(
     "base.no_updater",
     "{run}: no updater is running that could take a file",
     remedy=UP,
+)
+NO_UPDATER_OF_REPLAY = Entry(
+    "base.no_updater_of_replay",
+    "{run}: no updater of the replay is running that could take a file",
+    remedy="Run `flowcheck replay FILE... --run {run!q} --out FOLDER`.",
 )
 START_WAS_SEEN = Entry(
     "base.start_was_seen",
@@ -175,6 +198,11 @@ NO_REPLICA = Entry(
     remedy="Name with `--run` the run directory of a chain that applied steps; `flowcheck analyze "
     "FILE...` "
     "on the captures shows why no job is learned.",
+)
+NO_REPLICA_YET = Entry(
+    "audit.no_replica_yet",
+    "{run}: there is no replica to compare yet: the chain runs, and no step is applied",
+    remedy="`flowcheck status{this_run!o}` shows what it waits for; audit when it shows a step.",
 )
 STEP_UNKNOWN = Entry(
     "audit.step_unknown",

@@ -34,6 +34,14 @@ SUPERVISOR_GONE = Entry(
     "`flowcheck up JOB.toml{this_run!o}`, which follows a live job again; "
     "`flowcheck restore{this_run!o} --template FILE --out FILE` gives the step at once.",
 )
+SUPERVISOR_GONE_NO_STEP = Entry(
+    "health.supervisor_gone_no_step",
+    "the supervisor is gone: nothing is captured; no step was applied, so there is no replica to "
+    "keep",
+    cause="The supervisor was killed; nothing follows the job.",
+    remedy="`flowcheck down{this_run!o}` removes what is left; `flowcheck up JOB.toml{this_run!o}` "
+    "follows a live job again.",
+)
 SUPERVISOR_HANGS = Entry(
     "health.supervisor_hangs",
     "the supervisor does not respond: its last heartbeat is {seconds} s old",
@@ -165,7 +173,7 @@ SILENT = Entry(
     remedy="Look at the trainers; if they train, at the session (`flowcheck switch render --os OS "
     "--source "
     "PORT --monitor PORT --part check` prints what shows it) and the link of the monitor port. "
-    "Steps that pass meanwhile are lost: see below.",
+    "Steps that pass meanwhile are lost.",
 )
 QUIET = Entry(
     "health.quiet", "nothing of the job arrived for {seconds} s{pace}; before that {reason}"

@@ -119,6 +119,13 @@ OPTIONS_REFUSED = Entry(
     remedy="Correct `[persist] options`: they are those of the store's fsspec package.",
 )
 
+NEEDS_OPTIONS = Entry(
+    "store.needs_options",
+    "a store of this kind cannot be opened by its URL alone: {error}",
+    remedy="Copy the checkpoint to this machine and name it with `--checkpoint FOLDER`, or name "
+    "the URL of a `flowcheck serve`.",
+)
+
 # The ledger: the list of checkpoints at the target.
 
 _ASIDE = "Name another `persist.target`, or move the file aside."

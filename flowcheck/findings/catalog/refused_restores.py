@@ -147,13 +147,37 @@ REPLICA_GONE = Entry(
     remedy="`flowcheck status{run!o}` names the checkpoint that was kept, if one "
     "was: name it with `--checkpoint`, or a URL with `--from`.",
 )
+REPLAY_SAVED_NOTHING = Entry(
+    "restore.replay_saved_nothing",
+    "{run}: its replica is gone, and the replay ended before it saved a checkpoint in {folder}",
+    cause="The replay ended and its memory was given back.",
+    remedy="`flowcheck status{run!o}` shows why it ended, and the command that replays the "
+    "captures again.",
+)
 NOTHING_WRITTEN = Entry(
     "restore.nothing_written",
     "{run}: no step was applied there, and no checkpoint was written",
     cause="The chain ended before its first step.",
     remedy="`flowcheck status{this_run!o}` shows why; use the trainer's own checkpoint.",
 )
+NO_STEP_YET = Entry(
+    "restore.no_step_yet",
+    "{run}: the chain runs, and no step is applied yet",
+    remedy="`flowcheck status{this_run!o}` shows when one is; then run the command again.",
+)
+KILLED_BEFORE_STEP = Entry(
+    "restore.killed_before_step",
+    "{run}: the chain there was killed before its first step, and no checkpoint was written",
+    remedy="Use the trainer's own checkpoint; `flowcheck down{this_run!o}` removes what the killed "
+    "chain left.",
+)
 BECAUSE = Entry("restore.because", "{fact} ({reasons})")
+OVER_BECAUSE = Entry(
+    "restore.over_because",
+    "{fact} ({reasons})",
+    cause="The chain ended before its first step.",
+    remedy="`flowcheck status{this_run!o}` shows why; use the trainer's own checkpoint.",
+)
 OTHER_STEP = Entry(
     "restore.other_step",
     "{path}: is of step {found}, not of step {step}",

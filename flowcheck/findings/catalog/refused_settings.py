@@ -139,8 +139,13 @@ LOGS_OF_ONE_JOB = Entry(
 )
 ONE_SOURCE_KIND = Entry(
     "setting.one_source_kind",
-    "none of pci, vdev, interface and file is named, or more than one",
-    remedy="Name exactly one of them in each `[[source]]`.",
+    "none of pci, vdev, interface and file is named",
+    remedy="Name one of them in each `[[source]]`.",
+)
+SEVERAL_SOURCE_KINDS = Entry(
+    "setting.several_source_kinds",
+    "one [[source]] is one of pci, vdev, interface and file",
+    remedy="Leave one of them, and give each other port or file a `[[source]]` of its own.",
 )
 USER_NAME = Entry(
     "setting.user_name",

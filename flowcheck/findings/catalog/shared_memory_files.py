@@ -75,13 +75,15 @@ HUGE_PAGES_TAKEN = Entry(
 )
 PAGES_AS_FOUND = Entry("memory.pages_as_found", "with 2 MiB pages where the kernel finds free ones")
 PAGES_SMALL = Entry(
-    "memory.pages_small", "correct but slower (scripts/hugepages reserve N, or {command})"
+    "memory.pages_small",
+    "correct but slower; `{command}` lets it use 2 MiB pages",
 )
 DPDK_WITHOUT_HUGE_PAGES = Entry(
     "memory.dpdk_without_huge_pages",
     "DPDK runs without huge pages ({need_mib} MiB of them are needed, {free_mib} MiB are free): "
-    "correct but slower (scripts/hugepages reserve N)",
+    "correct but slower",
     cause="DPDK takes its memory from ordinary pages.",
-    remedy="Reserve huge pages right after boot, while memory is not fragmented.",
+    remedy="Reserve huge pages right after boot, while memory is not fragmented: "
+    "`scripts/hugepages reserve N`.",
     section="processes",
 )

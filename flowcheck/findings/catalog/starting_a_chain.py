@@ -8,12 +8,12 @@ from flowcheck.findings.finding import Entry
 
 NO_INTERFACE = Entry(
     "capture_port.no_interface",
-    "there is no such interface where this command runs; there are {there} (ip link shows them; "
-    "one in another network namespace is reached by `ip netns exec NAME flowcheck up "
-    "JOB.toml{this_run!o}`)",
+    "there is no such interface where this command runs; there are {there}",
+    also=("job",),
     section="arrival",
     cause="The name in `[[source]]` is of no interface in this network namespace.",
-    remedy="Correct the name, or start FlowCheck in the interface's namespace.",
+    remedy="Correct the name (`ip link` shows them), or start FlowCheck in the interface's "
+    "namespace: `ip netns exec NAME flowcheck up {job!q}{this_run!o}`.",
 )
 NO_DEVICE = Entry(
     "capture_port.no_device",
@@ -48,7 +48,7 @@ BAD_PCI_ADDRESS = Entry(
 
 RINGS_TOO_LARGE = Entry(
     "start_memory.rings_too_large",
-    "the rings and their staging need {need_mib} MiB and {free_mib} MiB of memory are free",
+    "the rings and their staging need {need_mib:,} MiB and {free_mib:,} MiB of memory are free",
     section="processes",
     cause="Refused before anything started.",
     remedy="Lower `slots` or `slot_bytes` of `[ring]`, or `size_bytes` of `[staging]`; "

@@ -22,18 +22,19 @@ def interfaces() -> list[str]:
 
 def check_capture_ports(
     sources: Sequence[SourceConfig],
+    job: Path = Path("JOB.toml"),
     *,
     root: Path = Path("/"),
     names: Callable[[], Sequence[str]] = interfaces,
 ) -> None:
-    """Raises ConfigError for a port that is not there. root: stands for the file system; names:
-    interfaces that are there."""
+    """Raises ConfigError for a port that is not there. job: the job file, for the command that a
+    remedy names; root: stands for the file system; names: interfaces that are there."""
     for source in sources:
         key, name = "source.interface", source.interface
         if source.vdev is not None:
             key, name = "source.vdev", parse_device(source.vdev).interface
         if name is not None and name not in (there := names()):
-            raise ConfigError(key, name, NO_INTERFACE(there or ["none"]))
+            raise ConfigError(key, name, NO_INTERFACE(there=there or ["none"], job=job))
         if source.pci is not None:
             _check_device(source.pci, root)
 

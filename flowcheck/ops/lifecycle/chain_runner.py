@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowcheck.config import JobConfig, check_clip_scope, encode_config
+from flowcheck.config import JobConfig, RingConfig, check_clip_scope, encode_config
 from flowcheck.errors import ConfigError, LearnError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.findings.catalog.shared_memory_files import HUGE_PAGES_TAKEN, NO_RINGS
@@ -60,10 +60,25 @@ bytes of its file."""
 def shared_memory_need(config: JobConfig) -> int:
     """Bytes of shared memory that a chain needs before the model is known: rings, flow tables,
     staging."""
+    return len(config.rings) * (_ring_bytes(config) + _staging_bytes(config))
+
+
+def _ring_bytes(config: JobConfig) -> int:
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
-    pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
-    staging = config.staging.size_bytes + STAGING_TABLES_BYTES
-    return len(config.rings) * (ring + pool + job_count(config) * staging)
+    return ring + FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
+
+
+def _staging_bytes(config: JobConfig) -> int:
+    return job_count(config) * (config.staging.size_bytes + STAGING_TABLES_BYTES)
+
+
+def _largest_setting(config: JobConfig) -> tuple[str, int]:
+    """(key, value) of the setting to which a chain's shared memory is due most."""
+    if _staging_bytes(config) > _ring_bytes(config):
+        return "staging.size_bytes", config.staging.size_bytes
+    if config.ring.slots <= RingConfig().slots:
+        return "ring.slot_bytes", config.ring.slot_bytes
+    return "ring.slots", config.ring.slots
 
 
 def ordinary_bytes_free() -> int:
@@ -100,7 +115,8 @@ def create_run(
         place = MemoryFolder(SHM, False, HUGE_PAGES_TAKEN(SHM))
     if need > ordinary_bytes_free():
         right = RINGS_TOO_LARGE(need_mib=need >> 20, free_mib=ordinary_bytes_free() >> 20)
-        raise ConfigError("ring.slots", config.ring.slots, right)
+        key, value = _largest_setting(config)
+        raise ConfigError(key, value, right)
     return _create_in(place, config, root, learned, known)
 
 

@@ -45,7 +45,7 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import (
     record_failed_end,
     stopped_by,
 )
-from flowcheck.ops.watch.state.chain_state import EndKind
+from flowcheck.ops.watch.state.chain_state import EndKind, ReplayOptions
 from flowcheck.optimizer_rules.torch_optimizers import REPLAY_DEFAULT
 from flowcheck.plane.frame_sources.dpdk_eal import dpdk
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -110,8 +110,8 @@ def run(request: ReplayRequest) -> int:
         result = _replay(request, config, where, console, sum(counts), signals)
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
-    result["assumed"] = [*assumed, *result["assumed"]]
     if request.as_json:
+        result["assumed"] = [*assumed, *result["assumed"]]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
     else:
         show(result, console)
@@ -212,12 +212,23 @@ def _replay(
             stopped = bool(signals.received)
         result = ReplayResult(request.output, frames, stopped).collect(supervisor)
     except BaseException as error:
-        record_failed_end(where, failure_finding(error), (), replay=True)
+        given = _options(request)
+        record_failed_end(where, failure_finding(error), (), replay=True, options=given)
         raise
     each = (result, *result["beside"])
     if any(one["interrupted"] for one in each):
         how, by = EndKind.ASKED, stopped_by(where, signals.received)
     else:
         how, by = EndKind.DRAINED, CAPTURES_READ()
-    record_end(where, how, by, [job_end_of_replay(one) for one in each], replay=True)
+    jobs = [job_end_of_replay(one) for one in each]
+    record_end(where, how, by, jobs, replay=True, options=_options(request))
     return result
+
+
+def _options(request: ReplayRequest) -> ReplayOptions:
+    """As the record of the end has them, for the command that repeats the replay."""
+    job, out = request.job, request.output
+    return ReplayOptions(
+        job=None if job is None else str(job.absolute()),
+        out=None if out is None else str(out.absolute()),
+    )

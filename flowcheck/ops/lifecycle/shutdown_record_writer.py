@@ -25,8 +25,16 @@ from flowcheck.findings.catalog.how_chains_end import (
     TOLD_TO_STOP,
 )
 from flowcheck.findings.finding import Entry, Finding, plain_error_text
+from flowcheck.ops.lifecycle.leftover_memory import reads_captures
 from flowcheck.ops.lifecycle.run_outcome import last_step
-from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
+from flowcheck.ops.watch.state.chain_state import (
+    NO_OPTIONS,
+    ChainEnd,
+    EndKind,
+    JobEnd,
+    ReplayOptions,
+    RingState,
+)
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import (
     last_sign_of_life_ns,
@@ -81,6 +89,7 @@ def record_end(
     time_ns: int | None = None,
     *,
     replay: bool = False,
+    options: ReplayOptions = NO_OPTIONS,
 ) -> None:
     """Writes the record of the end of the chain in `run`, whose stages have ended. What cannot be
     read is left out.
@@ -88,6 +97,7 @@ def record_end(
     by: who stopped it, why it failed, or who found it killed.
     jobs: result of each job.
     time_ns: when it ended, nanoseconds since 1970; None: now.
+    options: of a replay, for the command that repeats it.
     """
     restarts: dict[str, int] = {}
     for number, own in enumerate(all_run_dirs(run), 1):
@@ -105,15 +115,23 @@ def record_end(
             restarts=restarts,
             rings=tuple(_rings(run, aged_now=time_ns is None)),
             replay=replay,
+            replay_options=options,
         ),
     )
 
 
 def record_failed_end(
-    run: RunDir, why: Finding, folders: Sequence[Path | str | None], *, replay: bool = False
+    run: RunDir,
+    why: Finding,
+    folders: Sequence[Path | str | None],
+    *,
+    replay: bool = False,
+    options: ReplayOptions = NO_OPTIONS,
 ) -> None:
-    """why: what it raised; folders: [job] where the replica is kept."""
-    record_end(run, EndKind.FAILED, why, _came_to(run, folders), replay=replay)
+    """why: what it raised; folders: [job] where the replica is kept; replay, options: as
+    `record_end`."""
+    came_to = _came_to(run, folders)
+    record_end(run, EndKind.FAILED, why, came_to, replay=replay, options=options)
 
 
 def failure_finding(error: BaseException) -> Finding:
@@ -140,7 +158,8 @@ def record_killed_end(
         write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
         return
     by = FOUND_KILLED(finder=_me(finder), time=utc_text(time.time_ns()), done=done)
-    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last_sign_of_life_ns(run))
+    last, replay = last_sign_of_life_ns(run), reads_captures(run.root)
+    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last, replay=replay)
 
 
 def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:

@@ -64,7 +64,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     set_message_format(config.log)
     for note in kept_rights_notes():
         print_message(note)
-    check_capture_ports(config.source)
+    check_capture_ports(config.source, job)
     expected = expected_buckets_of_jobs(config)
     where = root or Path(config.run)
     set_named_run(where)

@@ -13,6 +13,7 @@ from pathlib import Path
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
 from flowcheck.ops.console_output import write_progress_bar
+from flowcheck.ops.json_option import asks_for_json
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_server import read_token
@@ -46,7 +47,8 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
                 shown.update(shown.task_ids[0], completed=done, total=max(total, 1))
 
             def print_line(told: str) -> None:
-                shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
+                if not asks_for_json():  # stderr has the error's JSON object, and nothing else
+                    shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
             which = "latest" if source.step is None else source.step
             by = None if source.authority is None else str(source.authority)

@@ -149,7 +149,7 @@ def _print(done: RestoredStep) -> None:
             print_line(f"  as the template has it: {part}")
     for finding in own.assumed:
         print_line(f"  assumed: {finding}")
-    if done.chain and done.audited is None:
+    if done.auditable and done.audited is None:
         audit = f"flowcheck audit FILE{run_option(named_run())}"
         print_line(f"  never audited: `{audit}` compares it with FILE of the trainer")
 

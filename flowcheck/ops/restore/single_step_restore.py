@@ -10,10 +10,12 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_IS_A_FOLDER
 from flowcheck.ops.console_output import file_growth_bar
 from flowcheck.ops.lifecycle.chain_runner import last_audit
+from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep, found_step
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_groups
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
@@ -41,8 +43,8 @@ class RestoredStep:
     """Of all files written."""
     took_s: float
     """Seconds that reading and writing the step took."""
-    chain: bool = False
-    """Whether the step was read from a run."""
+    auditable: bool = False
+    """Whether `flowcheck audit` can compare the step with a file: a run applied it."""
     audited: Step | None = None
     """Step of the run's last audit if it passed; else None."""
 
@@ -59,9 +61,10 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
         found = here.with_files(request.also)
         audit = last_audit(chain) if chain is not None else None
         audited = audit.step if audit is not None and audit.passed else None
+        auditable = chain is not None and _applied(chain, found.snapshot.step)
         if template is not None:
             done = fill_and_write(found, template, target, target.path)
-            return replace(done, chain=chain is not None, audited=audited)
+            return replace(done, auditable=auditable, audited=audited)
         assert form is not None, "asked before"
         contents = found.contents(form, request.options)
         begun_s = time.monotonic()
@@ -75,9 +78,15 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
             form=written.form,
             size_bytes=sum(file.bytes for file in written.files.values()),
             took_s=time.monotonic() - begun_s,
-            chain=chain is not None,
+            auditable=auditable,
             audited=audited,
         )
+
+
+def _applied(chain: RunDir, step: Step) -> bool:
+    """Whether the run itself applied the step: another run may have saved it in the same folder."""
+    last = last_step(chain)
+    return last is not None and step <= int(str(last["step"]))
 
 
 def fill_and_write(

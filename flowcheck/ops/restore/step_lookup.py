@@ -16,8 +16,12 @@ from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import (
     BECAUSE,
+    KILLED_BEFORE_STEP,
+    NO_STEP_YET,
     NOTHING_WRITTEN,
     OTHER_STEP,
+    OVER_BECAUSE,
+    REPLAY_SAVED_NOTHING,
     REPLICA_GONE,
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
@@ -49,6 +53,7 @@ from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import (
@@ -202,14 +207,39 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
             raise StateError(STEP_NOT_KEPT(run=run.root, step=step, kept=there))
         kept = named
     if not kept:
-        gone = not named_in_settings and run.steps.exists()
-        fact = (REPLICA_GONE if gone else NOTHING_WRITTEN)(run.root)
-        reasons = unlearned_reasons(run)
-        raise StateError(BECAUSE(fact=fact, reasons=reasons) if reasons else fact)
+        raise StateError(_no_step(run, named_in_settings=named_in_settings))
     by = CodeApproval((config.optimizer,))
     return replace(
         step_in_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=observed_files_of(run)
     )
+
+
+def _out_of_replay(run: RunDir) -> str | None:
+    """The folder for checkpoints that an ended replay was given; None: none, or it is no replay."""
+    try:
+        end = read_end(run.port)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return None if end is None or not end.replay else end.replay_options.out
+
+
+def _no_step(run: RunDir, *, named_in_settings: bool) -> Finding:
+    """Why a run has neither a step nor a checkpoint, by what its chain does: it runs, has ended or
+    was killed. Only of a chain that runs the reasons say what to wait for."""
+    runs = SUPERVISOR.name in run.port.stage_pids()
+    if runs:
+        fact, because = NO_STEP_YET(run.root), BECAUSE
+    elif not named_in_settings and run.steps.exists():
+        out = _out_of_replay(run)
+        gone = REPLICA_GONE(run.root)
+        fact = gone if out is None else REPLAY_SAVED_NOTHING(run=run.root, folder=out)
+        because = BECAUSE
+    elif run.port.ended.exists():
+        fact, because = NOTHING_WRITTEN(run.root), OVER_BECAUSE
+    else:
+        return KILLED_BEFORE_STEP(run.root)
+    reasons = unlearned_reasons(run)
+    return because(fact=fact, reasons=reasons) if reasons else fact
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     EQUAL_TO_SEVERAL,
     JOB_DIFFERS,
     NO_REPLICA,
+    NO_REPLICA_YET,
     OF_JOB,
     OTHER_STEP,
     STEP_NOT_RECORDED,
@@ -38,6 +39,7 @@ from flowcheck.stages.job_state.model_layout import layout_of, optimizer_of_run
 from flowcheck.stages.job_state.training_facts import is_training_known, known_training
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.audit.step_settings_check import compare_step_settings
@@ -142,7 +144,8 @@ def _layout_and_steps(where: RunDir) -> tuple[Layout, tuple[Step, ...]]:
     if where.replica.exists():
         return peek_versions(where.replica)
     if not (where.trace.exists() and is_training_known(where)):
-        raise StateError(NO_REPLICA(where.root))
+        runs = SUPERVISOR.name in where.port.stage_pids()
+        raise StateError((NO_REPLICA_YET if runs else NO_REPLICA)(where.root))
     job, config = known_training(where), where.settings()
     if job.kind is FollowedData.PARAMETERS:
         return parameter_placement(where, job, config)[0].layout, ()

@@ -18,15 +18,19 @@ from flowcheck.findings.catalog.base_checkpoints import (
     BASE_REFUSED,
     BEING_JOINED,
     CHAIN_HAS_ENDED,
+    CHAIN_WAS_KILLED,
     LEADS_TO_LATER_FILE,
     NO_JOB_YET,
     NO_UPDATER,
+    NO_UPDATER_OF_REPLAY,
     NOT_WHAT_IT_BEGAN_WITH,
     OF_JOB,
     OF_SEVERAL_JOBS,
     OF_WHICH_JOB_OPEN,
     PLACE_NOT_LOGGED,
     PLACE_UNKNOWN,
+    REPLAY_HAS_ENDED,
+    REPLAY_WAS_KILLED,
     SAME_PARAMETERS,
     START_WAS_SEEN,
     STATE_KNOWN,
@@ -35,6 +39,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
+from flowcheck.ops.lifecycle.leftover_memory import reads_captures
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
 from flowcheck.replica.optimizer import state_section_names
@@ -48,7 +53,7 @@ from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.stage_table import Position, stage_at
+from flowcheck.stages.stage_table import SUPERVISOR, Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
@@ -158,12 +163,23 @@ def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir,
 def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
     root, config = where.root, where.settings()
     if not where.replica.exists():
-        raise StateError(CHAIN_HAS_ENDED(root) if where.ended.exists() else NO_JOB_YET(root))
+        raise StateError(_no_job(where))
     if incarnation_of(where).step is not None:
         raise StateError(STATE_KNOWN(root))
     if stage_at(Position.STEP).name not in where.stage_pids():
-        raise StateError(NO_UPDATER(root))
+        replay = reads_captures(where.port.root)
+        raise StateError((NO_UPDATER_OF_REPLAY if replay else NO_UPDATER)(root))
     return verified_base(where, config, file, place)
+
+
+def _no_job(where: RunDir) -> Finding:
+    """Why there is no job to give a base to: the chain has ended, was killed, or still learns."""
+    replay, chain = reads_captures(where.port.root), where.port
+    if chain.ended.exists():
+        return (REPLAY_HAS_ENDED if replay else CHAIN_HAS_ENDED)(where.root)
+    if SUPERVISOR.name not in chain.stage_pids():
+        return (REPLAY_WAS_KILLED if replay else CHAIN_WAS_KILLED)(where.root)
+    return NO_JOB_YET(where.root)
 
 
 def submit_base(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any, Protocol
@@ -105,9 +106,9 @@ def file_system(config: PersistConfig) -> Any:
 
 
 def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
-    """fsspec's file system of a URL. key: the table of the settings, for errors. Raises
-    ConfigError."""
-    kind = file_system_class(url, f"{key}.target")
+    """fsspec's file system of a URL. key: the table of the settings or the option of the command
+    line that has the URL, for errors. Raises ConfigError."""
+    kind = file_system_class(url, key if key.startswith("--") else f"{key}.target")
     scheme = urlsplit(url).scheme
     if scheme in ("gs", "gcs") and "endpoint_url" in options:
         import gcsfs.core
@@ -119,8 +120,12 @@ def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: s
     if "config_kwargs" in limits:
         arguments["config_kwargs"] = limits["config_kwargs"] | options.get("config_kwargs", {})
     try:
+        # What is missing is found before an object is made, whose end would print a traceback.
+        inspect.signature(kind.__init__).bind(None, **arguments)
         return kind(**arguments)
     except (TypeError, ValueError) as error:
+        if key.startswith("--"):
+            raise ConfigError(key, url, findings.NEEDS_OPTIONS(error)) from error
         right = findings.OPTIONS_REFUSED(error)
         raise ConfigError(f"{key}.options", sorted(options), right) from error
 

@@ -230,6 +230,18 @@ class JobEnd(StateStruct, frozen=True, kw_only=True):
     """Folder or URL of the checkpoint; None: none was written."""
 
 
+class ReplayOptions(StateStruct, frozen=True, kw_only=True):
+    """Options of a replay, for the command that repeats it."""
+
+    job: str | None = None
+    """The job file (`--job`), by its absolute path."""
+    out: str | None = None
+    """The folder for checkpoints (`--out`), by its absolute path."""
+
+
+NO_OPTIONS = ReplayOptions()
+
+
 class ChainEnd(StateStruct, frozen=True, kw_only=True):
     """How a chain ended."""
 
@@ -245,6 +257,7 @@ class ChainEnd(StateStruct, frozen=True, kw_only=True):
     """The rings at the end: what was captured, and what was lost."""
     replay: bool = False
     """It read captures (`flowcheck replay`): there is no job to follow again."""
+    replay_options: ReplayOptions = NO_OPTIONS
 
     @property
     def in_order(self) -> bool:

@@ -42,6 +42,7 @@ from flowcheck.findings.catalog.chain_health import (
     STAYS_FOR_BASE,
     STEPS_WAIT,
     SUPERVISOR_GONE,
+    SUPERVISOR_GONE_NO_STEP,
     SUPERVISOR_HANGS,
 )
 from flowcheck.findings.catalog.how_chains_end import CAUSE_UNKNOWN
@@ -80,16 +81,17 @@ def worst_health(jobs: Sequence[JobState]) -> Health:
 
 
 def chain_health(
-    stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool
+    stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool, stepped: bool
 ) -> Health | None:
     """Health of the chain's processes: stale with a reason if the supervisor or a stage is dead;
     None: they are fine.
 
     beat_age_s: seconds since the supervisor's last heartbeat; None: there was none.
     ending: the chain is about to end.
+    stepped: a step was applied, so that a killed chain has a replica to keep.
     """
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
-        return _stale(SUPERVISOR_GONE())
+        return _stale(SUPERVISOR_GONE() if stepped else SUPERVISOR_GONE_NO_STEP())
     if ending:
         return _stale(CHAIN_ENDS())
     if beat_age_s is None:

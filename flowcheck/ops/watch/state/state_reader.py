@@ -164,7 +164,10 @@ class StateReader:
             stages = [*(stage for stage in first if stage_named(stage.name).spec.shared), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
         health = chain_health(
-            stages, self._beat_age_s(beat), ending=beat is not None and beat.ending
+            stages,
+            self._beat_age_s(beat),
+            ending=beat is not None and beat.ending,
+            stepped=any(job.step for job in jobs),
         )
         if end is not None:
             health = _end_health(end, end_reason(self._run, end))
