@@ -81,8 +81,8 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     assert left.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    _, *remedy = captured.err.splitlines()
-    assert len(remedy) <= 1 and all(line.startswith("  ") for line in remedy)
+    _, *advice = captured.err.splitlines()  # the cause, and what to do
+    assert len(advice) <= 2 and all(line.startswith("  ") for line in advice)
     return captured.err
 
 
