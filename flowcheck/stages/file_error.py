@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.refused_commands import (
     NO_SUCH_FILE,
     NOT_PERMITTED,
     READ_ONLY,
+    TOO_LARGE,
     TOO_MANY_OPEN,
 )
 from flowcheck.findings.finding import Finding
@@ -108,6 +109,7 @@ _REASONS: dict[int, Callable[[Path], Finding]] = {
     errno.EACCES: _not_permitted,
     errno.EPERM: _not_permitted,
     errno.EROFS: READ_ONLY,
+    errno.EFBIG: TOO_LARGE,
     errno.EMFILE: lambda _: TOO_MANY_OPEN(),
     errno.ENFILE: lambda _: TOO_MANY_OPEN(),
 }

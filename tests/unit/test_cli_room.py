@@ -46,7 +46,7 @@ def test_no_room_for_the_files_of_a_run_is_one_sentence_and_leaves_no_memory(
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2, err
     assert "Traceback" not in err
-    sentence, remedy = err.splitlines()[-2:]
+    sentence, _, remedy = err.splitlines()[-3:]  # the cause lies between
     assert sentence.endswith(f"{named}: File too large") and "`ulimit -a`" in remedy
     assert not list(Path("/dev/shm").glob(f"flowcheck-{process.pid}-*"))
     assert not (tmp_path / "run" / "memory").is_symlink()

@@ -96,7 +96,7 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     assert "gradient log" not in parts
     monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
-    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
+    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources, job: None)
     with refused_as(
         JOB_TOO_LARGE,
         kind=ConfigError,

@@ -76,7 +76,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
         return SimpleNamespace(progress=life(config, run), other_jobs=[], checkpoint_helper=None)
 
     monkeypatch.setattr(up_command, "supervise", supervise)
-    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
+    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources, job: None)
     monkeypatch.setattr(
         up_command,
         "save_replicas",
@@ -232,7 +232,7 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None, rings=())
+    one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None, rings=(), source=())
     monkeypatch.setattr(RunDir, "settings", lambda self: one)
     monkeypatch.setattr(shutdown_cleanup, "save_replica", full)
     with refused_as(KEPT_NOWHERE, error=re.compile("No space left ")):

@@ -64,6 +64,13 @@ TOO_MANY_OPEN = Entry(
     cause="This user, or the machine, may not open more files at once.",
     remedy="Raise the limit of open files (`ulimit -n`), then run the command again.",
 )
+TOO_LARGE = Entry(
+    "command.file_too_large",
+    "{path} may not grow as large",
+    cause="A limit of this user on the size of files, or of the file system, is reached.",
+    remedy="Raise the limit (`ulimit -a` shows it as file size), or name a path on another file "
+    "system (`findmnt -T {path!q}` shows this one).",
+)
 FILE_FAILED = Entry(
     "command.file_failed",
     "{path} failed",

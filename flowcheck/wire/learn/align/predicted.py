@@ -77,8 +77,10 @@ def predicted(
     # What starts up there, or runs one way only, may be of the same one.
     if not found or counts_seen(left) or any(_links(row) < LEAST_LINKS for row in rows(left)):
         return None
-    if any(may_be_channels(cuts, left) for cuts in found):
+    if any(may_be_channels(cuts, left) for cuts in found) or may_be_trees(found, left):
         return None
+    if left and any(cuts.ring.found for cuts in found):
+        return None  # Whose trees they are the search tells.
     trainers = list(map(_communicator, found))
     beside, others = sums_beside(left, [one.ring for one in trainers], rules)
     return Foretold((*trainers, *beside), tuple(others))
@@ -168,6 +170,19 @@ def may_be_channels(cuts: Cuts, left: Sequence[Stream]) -> bool:
         if np.count_nonzero(under_way) > MOST_BESIDE * len(times):
             return True
     return False
+
+
+def may_be_trees(found: Sequence[Cuts], left: Sequence[Stream]) -> bool:
+    """Some of these connections run both ways between two hosts, as links of NCCL's trees do, and
+    the trainer's do not: the search tells sums by trees by the trainer's ranks."""
+    rings = {
+        (s.key.source, s.key.destination)
+        for cuts in found
+        for edge in cuts.ring.edges
+        for s in edge.streams
+    }
+    links = {(stream.key.source, stream.key.destination) for stream in left}
+    return any((b, a) in links and not {(a, b), (b, a)} <= rings for a, b in links)
 
 
 def _communicator(cuts: Cuts) -> Communicator:
