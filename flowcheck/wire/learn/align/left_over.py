@@ -85,7 +85,7 @@ def _fewest(ring: Ring, ways: Sequence[Way]) -> Cuts | None:
     """The way of the fewest sums; None: there is more than one such."""
     fewest = min(len(way.cuts) for way in ways)
     left = [way for way in ways if len(way.cuts) == fewest]
-    return _cuts(ring, left[0]) if len({_places(way) for way in left}) == 1 else None
+    return cuts_of(ring, left[0]) if len({_places(way) for way in left}) == 1 else None
 
 
 def _rings(row: Row, trainers: Sequence[Ring], rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
@@ -122,6 +122,7 @@ def _places(way: Way) -> tuple[object, ...]:
     return tuple((cut.starts, cut.op.protocol, cut.op.tree) for cut in way.cuts)
 
 
-def _cuts(ring: Ring, way: Way) -> Cuts:
+def cuts_of(ring: Ring, way: Way) -> Cuts:
+    """All that came on this ring, in this way."""
     rules = way.state.rules
     return Cuts(ring, tuple(settled(ring, cut, rules) for cut in way.cuts), way.state, 0, 0.0)

@@ -16,10 +16,9 @@ import numpy as np
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.align.aligner import Aligner, Way
-from flowcheck.wire.learn.align.left_over import sums_beside
+from flowcheck.wire.learn.align.left_over import cuts_of, sums_beside
 from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
-from flowcheck.wire.learn.cuts.match import settled
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
@@ -188,7 +187,7 @@ def may_be_trees(found: Sequence[Cuts], left: Sequence[Stream]) -> bool:
 def _communicator(cuts: Cuts) -> Communicator:
     def again(ring: Ring) -> Cuts:
         ways = Aligner(ring).followed(ddp)
-        return _cuts(ring, ways[0]) if ways else cuts
+        return cuts_of(ring, ways[0]) if ways else cuts
 
     return read_as(cuts, (), None, in_order=True, read_again=again)
 
@@ -224,7 +223,7 @@ def _only(found: Sequence[tuple[Ring, Way]]) -> Cuts | None:
         return None  # What bears out the added step the search asks.
     if ring.found and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
-    return _cuts(ring, way)
+    return cuts_of(ring, way)
 
 
 def _reduces(way: Way) -> bool:
@@ -234,9 +233,3 @@ def _reduces(way: Way) -> bool:
 
 def _sizes(way: Way) -> tuple[tuple[int, str], ...]:
     return tuple((cut.op.work_bytes, cut.op.meaning) for cut in way.cuts)
-
-
-def _cuts(ring: Ring, way: Way) -> Cuts:
-    rules = way.state.rules
-    cuts = tuple(settled(ring, cut, rules) for cut in way.cuts)
-    return Cuts(ring, cuts, way.state, 0, 0.0)

@@ -45,9 +45,16 @@ def rest_of_iteration(
         alike = _like_its_neighbours(size, seen)
         if alike is None:
             return None
-        told = replace(gradients[0], protocol=alike.protocol, tree=alike.tree, end=None)
-        own = habits.bucket_type_bytes(bucket)
-        rest.append(replace(told, work_bytes=size, type_bytes=own))
+        rest.append(
+            replace(
+                gradients[0],
+                work_bytes=size,
+                type_bytes=habits.bucket_type_bytes(bucket),
+                protocol=alike.protocol,
+                tree=alike.tree,
+                end=None,
+            )
+        )
     return came, rest
 
 
