@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.run_directories import (
     NOT_ACCESSIBLE,
     SETTINGS_DAMAGED,
 )
+from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
 from flowcheck.private_files import (
     check_not_shared,
     check_owner,
@@ -150,10 +151,15 @@ class LearnedFiles:
         """Initial parameters from the job's packets, bytes in index order."""
         return self.learned_folder / "weights.bin"
 
-    @property
-    def read_weights(self) -> Path:
-        """The same where a reading leaves them, before it is known that its job is followed."""
-        return self.learned_folder / ".read-weights.bin"
+    def read_weights(self, source: bytes | None) -> Path:
+        """The same where a reading leaves them, before it is known that its job is followed.
+        source: `Weights.sources` of those that are put together behind a reading."""
+        named = "" if source is None else f"-{source.hex()[:16]}"
+        return self.learned_folder / f".read-weights{named}.bin"
+
+    def remove_read_weights(self) -> None:
+        """Removes the weights that readings left, and what a kill left of one."""
+        _remove_named(self.learned_folder, ".read-weights*.bin")
 
     @property
     def auxiliary_weights(self) -> Path:
@@ -315,10 +321,14 @@ class RunDir(LearnedFiles, RecordFiles):
     def shard(self) -> Path:
         return self.memory / "shard"
 
-    @property
-    def read_shard(self) -> Path:
+    def read_shard(self, size: ShardSize) -> Path:
         """The same where a reading leaves it, before it is known that its job is followed."""
-        return self.memory / ".read-shard"
+        named = "-".join(map(str, size))
+        return self.memory / f".read-shard-{named}"
+
+    def remove_read_shards(self) -> None:
+        """Removes the shards that readings left, and what a kill left of one."""
+        _remove_named(self.memory, ".read-shard*")
 
     @property
     def replica(self) -> Path:
@@ -411,3 +421,11 @@ class RunDir(LearnedFiles, RecordFiles):
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_named(folder: Path, pattern: str) -> None:
+    """Removes such files, and those that were to get such a name (atomic_write.py,
+    `temporary_path`)."""
+    for named in (pattern, f".{pattern}.tmp"):
+        for left in folder.glob(named):
+            left.unlink(missing_ok=True)
