@@ -185,11 +185,11 @@ LEFT_WITH_REPLAY = Entry(
     "leftovers.with_replica_of_replay",
     "the replay in {run} was killed and left {mib} MiB of shared memory with its replica: "
     "`flowcheck down{run!o}`",
+    also=("again",),
     section="processes",
     cause="The supervisor of a replay was killed; its replica is still in memory.",
     remedy="`flowcheck restore{run!o} --template FILE --out FILE` gives the step back at once; "
-    "`flowcheck replay FILE... --run {run!q} --out FOLDER` or `flowcheck down{run!o}` write it as "
-    "a checkpoint first.",
+    "`flowcheck down{run!o}` writes it as a checkpoint; `{again}` reads the captures again.",
 )
 LEFT_BY_SEVERAL = Entry(
     "leftovers.by_several",

@@ -105,6 +105,11 @@ class RecordFiles:
         return self.root / "ended.json"
 
     @property
+    def replay_options(self) -> Path:
+        """What a replay was started with (ops/watch/state/replay_options_record.py)."""
+        return self.root / "replay.json"
+
+    @property
     def stop_request(self) -> Path:
         """Who asked the chain to end. The file exists from the request to the end."""
         return self.root / "asked"
@@ -120,7 +125,7 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.heartbeat_file, self.ended)
+        held = (self.audits, self.anchors, self.heartbeat_file, self.ended, self.replay_options)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 
