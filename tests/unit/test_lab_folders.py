@@ -117,7 +117,7 @@ def test_a_recording_goes_only_where_that_is_asked_for_and_never_another_s_job_f
     capture, job = out.with_name("v2.1.pcapng"), out.with_name("v2.1.toml")
     named = out.with_name("v2.1")
     job.write_text("a user's")
-    assert not refusal("record", "--script", out, "--out", named), "its job file is the user's"
+    assert not refusal("record", "--script", __file__, "--out", named), "its job file is the user's"
     assert refusal("record", "--out", named) == OUT_FILE_EXISTS(job)
     job.unlink()
     capture.write_text("an earlier one")
