@@ -80,8 +80,8 @@ CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
 CHAIN_ENDS = Entry("health.chain_ends", "the chain is ending: it applies no more steps")
 NO_LINK = Entry(
     "health.no_link",
-    "no link at {ports} for {seconds} s: no frame arrives there, and what passes meanwhile is "
-    "lost; check the cable, the transceiver and the switch's monitor port",
+    "no link at {ports} for {seconds} s: no frame arrives there, and what passes meanwhile is lost",
+    remedy="Check the cable, the transceiver and the switch's monitor port.",
 )
 NO_LINK_AND = Entry("health.no_link_and", "{no_link}. {reason}")
 NO_LINK_LEFT = Entry("health.no_link_left", "{no_link}. Before that it was {word}: {reason}")
