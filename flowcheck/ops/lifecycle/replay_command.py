@@ -37,7 +37,13 @@ from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
-from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, job_end_of_replay, show
+from flowcheck.ops.lifecycle.replay_result import (
+    ReplayResult,
+    is_complete,
+    job_end_of_replay,
+    result_without_run,
+    show,
+)
 from flowcheck.ops.lifecycle.shutdown_cleanup import rescue_killed_chain
 from flowcheck.ops.lifecycle.shutdown_record_writer import (
     failure_finding,
@@ -48,6 +54,7 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import (
 from flowcheck.ops.watch.state.chain_state import EndKind, ReplayOptions
 from flowcheck.ops.watch.state.replay_options_record import (
     REPLAY_PREFIX,
+    repeating_command,
     write_replay_options,
 )
 from flowcheck.optimizer_rules.torch_optimizers import REPLAY_DEFAULT
@@ -117,6 +124,7 @@ def run(request: ReplayRequest) -> int:
         result = _replay(request, config, where, console, sum(counts), signals)
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
+        result = result_without_run(result, repeating_command(root, _options(request)))
     if request.as_json:
         result["assumed"] = [*assumed, *result["assumed"]]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
