@@ -35,7 +35,12 @@ from flowcheck.stages.run_directory.process_liveness import (
     lock_folder,
     process_identity,
 )
-from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder, what_is_at
+from flowcheck.stages.run_directory.run_dir_checks import (
+    is_run,
+    refuse_foreign_folder,
+    refuse_two_owners,
+    what_is_at,
+)
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
@@ -232,8 +237,10 @@ class RunDir(LearnedFiles, RecordFiles):
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
         """Creates a run directory, mode 0700, with a folder for shared memory below `mount`. Raises
-        ConfigError if another run uses the folder, or if it holds foreign files."""
+        ConfigError if another run uses the folder, or if it holds files that are foreign or of
+        another user."""
         run = cls(root)
+        refuse_two_owners(root)
         if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
             raise ConfigError("run", str(root), IN_USE(pid=owner, run=root))
         refuse_foreign_folder(root)
