@@ -43,6 +43,15 @@ IS_COMPRESSED = Entry(
     cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
     remedy="Unpack it with `{command}`, and name the unpacked file.",
 )
+IS_CHECKPOINT = Entry(
+    "captured.is_checkpoint",
+    "{path}: neither pcap nor pcapng but a checkpoint ({kind})",
+    section="arrival",
+    cause="A capture holds packets of the training job; a checkpoint holds its state.",
+    remedy="Name the file that `tcpdump -i INTERFACE -s 0 -w FILE` wrote. A checkpoint is given to "
+    "a chain: `flowcheck base FILE{this_run!o}` starts its replica from it, `flowcheck audit "
+    "FILE{this_run!o}` compares the replica with it.",
+)
 IS_TEXT = Entry(
     "captured.is_text",
     "{path}: neither pcap nor pcapng but text, which begins {begin}",

@@ -36,7 +36,12 @@ from flowcheck.stages.run_directory.process_liveness import (
     lock_folder,
     process_identity,
 )
-from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder, what_is_at
+from flowcheck.stages.run_directory.run_dir_checks import (
+    is_run,
+    refuse_foreign_folder,
+    refuse_two_owners,
+    what_is_at,
+)
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
@@ -106,6 +111,11 @@ class RecordFiles:
         return self.root / "ended.json"
 
     @property
+    def replay_options(self) -> Path:
+        """What a replay was started with (ops/watch/state/replay_options_record.py)."""
+        return self.root / "replay.json"
+
+    @property
     def stop_request(self) -> Path:
         """Who asked the chain to end. The file exists from the request to the end."""
         return self.root / "asked"
@@ -121,7 +131,7 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.heartbeat_file, self.ended)
+        held = (self.audits, self.anchors, self.heartbeat_file, self.ended, self.replay_options)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 
@@ -233,8 +243,10 @@ class RunDir(LearnedFiles, RecordFiles):
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
         """Creates a run directory, mode 0700, with a folder for shared memory below `mount`. Raises
-        ConfigError if another run uses the folder, or if it holds foreign files."""
+        ConfigError if another run uses the folder, or if it holds files that are foreign or of
+        another user."""
         run = cls(root)
+        refuse_two_owners(root)
         if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
             raise ConfigError("run", str(root), IN_USE(pid=owner, run=root))
         refuse_foreign_folder(root)
