@@ -236,8 +236,8 @@ def test_large_weights_are_waited_for_until_they_are_whole(
     mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
     assert reads(4, 4, 4)
     assert not reads(10, 12, 20), "nearly four times as many, and most of them are to come"
-    assert not reads(29, 30, 40), "the last one has begun"
-    assert reads(30, 30, 40)
+    assert not reads(29, 30, 35), "the last one has begun"
+    assert reads(30, 30, 35)
     assert not reads(4, 30, 60)
     assert reads(4, 30, 200), "they do not come whole"
 
