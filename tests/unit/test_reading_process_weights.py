@@ -21,7 +21,7 @@ from support.chain import wait_until
 
 from flowcheck.atomic_write import temporary_path
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.extraction import shard_creation
 from flowcheck.stages.job_learning import job_learner, proved_job, reading_process
 from flowcheck.stages.job_learning.job_learner import JobLearner

@@ -128,6 +128,16 @@ LOSS_WITHOUT_EFFECT = Entry(
     "missing packets: {packets:,}; no step is lost by it: everything that a replica needs came in "
     "other packets, so every step in the capture stays exact",
 )
+LOSS_OF_UNREAD = Entry(
+    "captured.loss_of_unread",
+    "missing packets: {packets:,}; no collective that was read misses a byte of them, and no job "
+    "was read: what else they carried, and whether a step is lost by it, is not known",
+    section="loss",
+    cause="The switch dropped copies, or the capture began or ended amid a connection; the column "
+    "`lost` of the table of flows says on which one.",
+    remedy="Capture from the trainers' start on, or state the model: `analyze --model "
+    "FILE.py:FUNCTION`; once the job is read, the steps that a loss costs are told.",
+)
 LOSS_STOPS_REPLICA = Entry(
     "captured.loss_stops_replica",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,6 @@ class GenerationState(IntEnum):
 
 
 GENERATIONS = int(lib.FC_GENERATIONS)
-
-
-class ShardSize(NamedTuple):
-    """What a shard has room for."""
-
-    gradient_bytes: int
-    module_buffer_bytes: int
-    """Behind each gradient."""
-    unit_bytes: int
-    """Of one element."""
 
 
 class GradientShard(Closeable):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.errors import RingError
-from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard, ShardSize
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.job_learning.proved_job import shard_size_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn.jobs.held import without_held

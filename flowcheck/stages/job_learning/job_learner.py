@@ -22,7 +22,7 @@ from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.plane.shared_memory.flow_table import flow_key
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.proved_job import ProvedJob

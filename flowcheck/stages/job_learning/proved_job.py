@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind

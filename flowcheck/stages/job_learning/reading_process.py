@@ -22,7 +22,7 @@ import numpy.ma  # np.unique asks for it at its first call: 40 ms in each forked
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.extraction.staged_snapshot import StagedSnapshot
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_staged
 from flowcheck.stages.run_directory.process_liveness import die_with_parent

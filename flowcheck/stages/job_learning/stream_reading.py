@@ -20,7 +20,7 @@ from flowcheck.plane.mirror_merge.mirror_point_merge import (
     merge_mirror_points,
     mirror_view,
 )
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
 from flowcheck.stages.job_learning.proved_job import has_consistent_buckets, shard_size_of
 from flowcheck.stages.staged_messages.across_rings import FlowPsn

@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.run_directories import (
     NOT_ACCESSIBLE,
     SETTINGS_DAMAGED,
 )
-from flowcheck.plane.shared_memory.gradient_double_buffer import ShardSize
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.private_files import (
     check_not_shared,
     check_owner,
