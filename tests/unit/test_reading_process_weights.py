@@ -252,6 +252,33 @@ def _with_job(found: ReadingOutcome, job: Any) -> ReadingOutcome:
     return dataclasses.replace(found, job=job)
 
 
+def test_weights_of_another_source_take_their_place(
+    learner: JobLearner, behind: Behind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that a later reading tells are being written while the ones before are dropped."""
+    assert grown(learner, 64) is None
+    job: Any = SimpleNamespace(awaits_base=False)
+    told = dataclasses.replace(behind.found(), weights_source=b"of the job")
+    monkeypatch.setattr(behind, "found", lambda: told)
+    monkeypatch.setattr(
+        reading_process.pickle, "load", lambda file, load=pickle.load: _with_job(load(file), job)
+    )
+    wait = ReadingProcess.wait
+
+    def waits_until_they_are_written(reading: ReadingProcess, limit_s: float) -> bool:
+        behind.may_end[0] = 1
+        place = learner._run.read_weights(b"of the job")
+        wait_until(place.exists, 60.0, "the weights of the job")
+        return wait(reading, limit_s)
+
+    monkeypatch.setattr(ReadingProcess, "wait", waits_until_they_are_written)
+    proofs: list[ProvedJob | None] = [grown(learner, 128)]
+    wait_until(lambda: proofs.append(grown(learner, 129)) or proofs[-1] is not None, 60.0, "it")
+    proof = next(one for one in proofs if one is not None)
+    assert isinstance(proof.weights, Path) and proof.weights.read_bytes() == WEIGHTS.tobytes()
+    assert list(learner._run.learned_folder.glob(".*")) == [proof.weights]
+
+
 def test_weights_that_cannot_be_made_are_put_together_by_the_next_reading(
     learner: JobLearner, behind: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:

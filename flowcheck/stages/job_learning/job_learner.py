@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.atomic_write import temporary_path
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
@@ -224,10 +225,13 @@ class JobLearner:
             self._making = what, reading
 
     def _stop_making(self) -> None:
+        """What the killed reading made goes; another one may be making what its outcome told."""
         if self._making is not None:
-            self._making[1].kill()
-            self._run.remove_read_weights()
-            self._run.remove_read_shards()
+            what, reading = self._making
+            reading.kill()
+            place = self._run.read_weights(what.weights_source)
+            place.unlink(missing_ok=True)
+            temporary_path(place).unlink(missing_ok=True)
         self._making = None
 
     def _proved(self, wait_s: float) -> ProvedJob | None:
@@ -277,12 +281,16 @@ class JobLearner:
 
     def close(self) -> None:
         """No reading goes on."""
+        unfinished = self._making is not None or self._proof is not None
         if self._reading is not None:
             self._reading.kill()
         if self._proof is not None:
             self._proof[1].kill()
         self._stop_making()
         self._reading = self._proof = None
+        if unfinished:
+            self._run.remove_read_weights()
+            self._run.remove_read_shards()
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
