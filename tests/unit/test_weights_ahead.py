@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
+from flowcheck.findings.catalog.job_learning import NO_BUCKET_PLAN, NO_WHOLE_ITERATION
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn import Reading, read, read_stream
 from flowcheck.wire.learn.jobs import awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
@@ -109,3 +110,18 @@ def test_a_copy_that_differs_is_another_source(tmp_path: Path) -> None:
 def _sources(seen: MergedView, messages: list[ObservedMessage]) -> bytes | None:
     weights = _read(seen, messages).weights
     return None if weights is None else weights.sources
+
+
+def test_what_ends_amid_an_iteration_is_not_searched_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that explains all of it and waits for more says why there is no job."""
+
+    def search(*_: object, **__: object) -> None:
+        raise AssertionError("searched")
+
+    seen = read_capture_files(generate(JOBS["simple"], tmp_path).files)
+    monkeypatch.setattr(read, "find_communicators", search)
+    for count, why in ((60, NO_BUCKET_PLAN), (120, NO_WHOLE_ITERATION)):
+        told = read_stream(seen.flows, seen.messages[:count], ended=False)
+        assert told.job is None and [one.code for one in told.why_not] == [why.code]

@@ -152,9 +152,10 @@ def _read(
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
     sorted_flows = sorted_flows or sort_flows(flows, messages)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
-    if not foretold or reading.job is not None or query.hasty:
+    waits = reading.why_not and all(why.is_any_of(*NOT_YET) for why in reading.why_not)
+    if not foretold or reading.job is not None or query.hasty or waits:
         return reading, sense
-    # A program that is followed to no job does not say why; the search does.
+    # Why a program that all is explained by comes to no job, but for more to come, the search says.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
 
 
