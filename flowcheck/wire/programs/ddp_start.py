@@ -16,6 +16,10 @@ from flowcheck.wire.programs.expectation import Came, Content, Expect
 
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 COUNT_BYTES = 8
+DIMENSIONS_MAX = 64
+"""Of a parameter, which is told with a size and a stride for each. A choice: torch's kernels for
+GPUs take 25 (ATen/cuda/detail/OffsetCalculator.cuh, MAX_DIMS); more lets the start of the weights
+be looked at for shapes."""
 ELEMENT_BYTES = (4, 2, 8, 1)
 """Of the types that parameters have, the likeliest first."""
 
@@ -86,6 +90,7 @@ def _shapes(count: int) -> Expect:
     return Expect(
         kind=CollectiveKind.BROADCAST,
         meaning=SHAPES,
+        most_bytes=count * DIMENSIONS_MAX * 2 * 8,
         holds=lambda content, ranks: bool(_cuts(content, count)),
         ends=ends,
     )

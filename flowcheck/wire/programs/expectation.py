@@ -26,6 +26,8 @@ class Expect:
     meaning: str
     work_bytes: int = 0
     """Of the tensor, or of one rank's block of a gather; 0: nothing but the wire tells."""
+    most_bytes: int = 0
+    """Of one that only the wire sizes; 0: nothing bounds it."""
     type_bytes: int = 0
     """Of an element, where that is known; 0: it is not."""
     holds: Callable[[Content, int], bool] | None = None

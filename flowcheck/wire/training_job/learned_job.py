@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.refused_files import (
     NOT_A_LEARNED_JOB,
     UNKNOWN_FORMAT,
 )
-from flowcheck.findings.finding import UNTIL_AUDIT, Finding
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
@@ -123,9 +123,6 @@ MAP_BYTES = 4
 """Bytes per parameter in the map of used parameters: one int32."""
 FORMAT = 3
 """Version of the JSON file. Format 2 can be read as well; others are refused."""
-UNTIL_AUDITED = UNTIL_AUDIT.strip()
-"""Text at the end of assumptions that hold until an audit, in files where these are still
-sentences."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):

@@ -196,6 +196,9 @@ class Aligner:
         that have to be told apart by what follows one after the other."""
         places = state.positions, state.channels
         totals = tuple(totals_of(self._ring, *places, one.kind, protocol))
+        if one.most_bytes:
+            most = one.most_bytes + SLACK_BYTES[protocol]
+            totals = tuple(total for total in totals if total <= most)
         if one is not EXTRA:
             sizes = (size for total in totals for size in self._ends(state, one, protocol, total))
             yield ((_op(one, protocol, size) for size in sizes),)
