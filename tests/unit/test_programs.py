@@ -15,6 +15,7 @@ from support.netib import Options, Truth, generate
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.wire.learn import Reading, read, read_stream
+from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import predicted
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
@@ -178,7 +179,7 @@ def _foretold(seen: MergedView, messages: Sequence[ObservedMessage]) -> set[Flow
     """The connections that the trainer's program foretells."""
     flows = sort_flows(seen.flows, messages)
     streams, _ = ring_and_p2p(flows.streams)
-    told = predicted(streams, flows.grants, rules_told(flows))
+    told = predicted(streams, flows.grants, Known(rules=rules_told(flows)))
     return {
         key
         for communicator in (told.communicators if told is not None else ())

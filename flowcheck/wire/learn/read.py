@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.nccl_transport import (
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import predicted, unpaired
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
@@ -257,11 +258,12 @@ def _communicators(
     """(those of a trainer whose optimizer is stated to be parted, all, whether a program foretold
     them): else the search found them."""
     stated, grants = query.stated, sorted_flows.grants
+    logged = stated.rings if stated is not None else ()
     own, left = apart_from(streams, grants, rules, query.parted)
     foretold = None
     if foretell and not own:
-        foretold = predicted(left, grants, rules, purse, goes_on=query.hasty)
-    logged = stated.rings if stated is not None else ()
+        known = Known(rules=rules, logged=logged, purse=purse, goes_on=query.hasty)
+        foretold = predicted(left, grants, known)
     if foretold is not None:
         rest = foretold.left
         ghosts = unpaired(rest, left, grants)

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_trees, totals_of
+from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
-from flowcheck.wire.learn.cuts.match import Cut, State, apply
+from flowcheck.wire.learn.cuts.match import Cut, State, apply, settled
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
+from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
@@ -86,17 +88,28 @@ Fit = tuple[State, Cut, Came]
 class Aligner:
     """What a ring carried, with what is expected laid over it."""
 
-    def __init__(self, ring: Ring, purse: Purse | None = None, *, goes_on: bool = False) -> None:
-        """purse: counts what is laid; goes_on: more of the stream comes and is read then."""
+    def __init__(
+        self,
+        ring: Ring,
+        purse: Purse | None = None,
+        *,
+        goes_on: bool = False,
+        extras: bool | None = None,
+    ) -> None:
+        """purse: counts what is laid; goes_on: more of the stream comes and is read then; extras:
+        what a script reduces is taken for it, as anything may be on one link; None: on more."""
         self._ring, self._purse, self._goes_on = ring, purse, goes_on
+        self._extras = len(ring.edges) > 1 if extras is None else extras
 
     def followed(self, make: Callable[[], Program]) -> list[Way]:
         """Ways in which all that was seen is what the program says, as far as it went, the
         likeliest first; empty: there is none."""
+        edges, anyone = self._ring.edges, everyone(self._ring.ranks)
         start = State(
-            tuple(tuple(0 for _ in edge.streams) for edge in self._ring.edges),
-            tuple(tuple(None for _ in edge.streams) for edge in self._ring.edges),
+            tuple(tuple(0 for _ in edge.streams) for edge in edges),
+            tuple(tuple(None for _ in edge.streams) for edge in edges),
             self._ring.rules,
+            tuple(tuple(anyone for _ in e.streams) for e in edges) if self._ring.sounding else (),
         )
         ways, done = [Way(start, Run(make))], False
         while ways and not done:
@@ -139,7 +152,7 @@ class Aligner:
             fits = [
                 fit
                 for one in way.run.expects
-                if not one.work_bytes and (one is not EXTRA or len(self._ring.edges) > 1)
+                if not one.work_bytes and (one is not EXTRA or self._extras)
                 for p in protocols
                 for fit in self._sized(way.state, one, p)
             ]
@@ -162,15 +175,19 @@ class Aligner:
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
                 continue
-            content = content_of(cut, self._ring) if one.holds is not None else None
-            if one.holds is not None and (
-                content is None or not one.holds(content, self._ring.ranks)
-            ):
+            holds = None if self._is_turned(op) else one.holds
+            content = content_of(cut, self._ring) if holds is not None else None
+            if holds is not None and (content is None or not holds(content, self._ring.ranks)):
                 continue
             known.add(after.rules)
             slack = SLACK_BYTES[op.protocol]
             came = Came(expect=one, work_bytes=op.work_bytes, content=content, slack_bytes=slack)
             yield after, cut, came
+
+    def _is_turned(self, op: Op) -> bool:
+        """Nothing tells yet which of its chunks are where: what it holds is asked once all links
+        are laid out."""
+        return self._ring.sounding and op.kind is CollectiveKind.ALL_REDUCE and not op.tree
 
     def _sized(self, state: State, one: Expect, protocol: Protocol) -> Iterator[Fit]:
         """The same of a collective whose size the wire tells: of each size that all sends agree
@@ -246,6 +263,12 @@ class Aligner:
             return False
         edge, place = first
         return cut.starts[edge][place] == after.positions[edge][place]
+
+
+def cuts_of(ring: Ring, way: Way) -> Cuts:
+    """All that came on this ring, in this way."""
+    rules = way.state.rules
+    return Cuts(ring, tuple(settled(ring, cut, rules) for cut in way.cuts), way.state, 0, 0.0)
 
 
 def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
