@@ -81,6 +81,16 @@ class Way:
             way = way.before
         return tuple(reversed(found))
 
+    @property
+    def meant(self) -> tuple[tuple[int, str], ...]:
+        """Bytes of each collective that is the trainer's, and what it is to it."""
+        return tuple((cut.op.work_bytes, cut.op.meaning) for cut in self.cuts if cut.op.meaning)
+
+    @property
+    def reduces(self) -> bool:
+        """It has an all-reduce that was seen whole."""
+        return any(cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost for cut in self.cuts)
+
 
 Fit = tuple[State, Cut, Came]
 

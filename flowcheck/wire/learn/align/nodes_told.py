@@ -8,6 +8,7 @@ that clear-to-send messages name do. All links have to bear that out (`predicted
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
@@ -21,23 +22,35 @@ from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.programs.ddp import ddp
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A ring that connections may be."""
+
+    ring: Ring
+    told_by: tuple[tuple[int, str], ...] | None = None
+    """What one link carried, as `Way.meant`, where that tells who writes; None: all else does."""
+
+
 def rings_over_nodes(
-    group: Group,
-    path: Sequence[Link],
-    counted: Sequence[int],
-    known: Known,
-) -> Iterator[list[Ring]]:
+    group: Group, path: Sequence[Link], counted: Sequence[int], known: Known
+) -> Iterator[list[Guess]]:
     """Rings of these ranks that the group may be, those that are as likely together, the likeliest
     first; empty: the program does not foretell what its busiest link carried. counted: ranks by
     the start-up."""
     # To rank 0 come no broadcasts: the link that carried most shows all.
     lead = max(group.links, key=lambda link: sum(len(s.sends) for s in group.links[link]))
+
+    def followed(ring: Ring) -> list[Way]:
+        several = len(group.links) > 1
+        return Aligner(ring, known.purse, goes_on=known.goes_on, extras=several).followed(ddp)
+
     for ranks in likeliest_first(group, path, counted):
         if ranks <= max(group.tags.values(), default=0):
             continue
         ring = _open(group, lead, ranks, known.rules)
-        more = len(group.links) > 1
-        ways = Aligner(ring, known.purse, goes_on=known.goes_on, extras=more).followed(ddp)
+        ways = followed(ring)
+        if ways and any(way.reduces for way in followed(replace(ring, extra_sends=1))):
+            return  # What bears out an added ring step the search asks.
         guesses = sorted(_guesses(group, path, lead, ring, ways, known.logged), key=_penalty)
         yield from (list(alike) for _, alike in groupby(guesses, key=_penalty))
 
@@ -49,20 +62,21 @@ def _guesses(
     ring: Ring,
     ways: Sequence[Way],
     logged: Sequence[RingOrder],
-) -> list[Ring]:
-    """Whom each way in which the lead may be laid out has writing, for each size of nodes."""
-    found: list[Ring] = []
+) -> Iterator[Guess]:
+    """Whom each way in which the lead may be laid out has writing, for each size of nodes; of
+    those that have the same ones writing everywhere that is seen, the likeliest."""
     for way in ways:
-        cuts = cuts_of(ring, way)
+        cuts, known = cuts_of(ring, way), set[object]()
         for gpus in gaps(group, path, ring.ranks):
             told = Writers(group, path, cuts, lead, gpus, logged).ring(ring.rules)
-            if told is not None and told not in found:
-                found.append(told)
-    return found
+            name = None if told is None else (told.turns, *(edge.writers for edge in told.edges))
+            if told is not None and name not in known:
+                known.add(name)
+                yield Guess(told, way.meant)
 
 
-def _penalty(ring: Ring) -> int:
-    return ring.penalty
+def _penalty(guess: Guess) -> int:
+    return guess.ring.penalty
 
 
 def _open(group: Group, lead: Link, ranks: int, rules: tuple[NcclEra, ...]) -> Ring:

@@ -14,7 +14,6 @@ from itertools import islice
 
 import numpy as np
 
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.left_over import sums_beside
@@ -198,9 +197,10 @@ def _foretold(
     foretells something else, or nothing tells the ring, or more than one way."""
     for alike in rings_told(streams, grants, known):
         found = [
-            (ring, way)
-            for ring in alike
-            for way in Aligner(ring, known.purse, goes_on=known.goes_on).followed(ddp)
+            (guess.ring, way)
+            for guess in alike
+            for way in Aligner(guess.ring, known.purse, goes_on=known.goes_on).followed(ddp)
+            if guess.told_by in (None, way.meant)
         ]
         if found:
             return _only(found)
@@ -210,7 +210,7 @@ def _foretold(
 def _only(found: Sequence[tuple[Ring, Way]]) -> Cuts | None:
     """The only ring that fits, and the first of ways that are alike but for NCCL's release."""
     # An added ring step shows once an all-reduce is whole.
-    told = [(ring, way) for ring, way in found if not ring.extra_sends or _reduces(way)]
+    told = [(ring, way) for ring, way in found if not ring.extra_sends or way.reduces]
     if not told or any(ring is not told[0][0] for ring, _ in told):
         return None
     ring, way = told[0]
@@ -219,11 +219,6 @@ def _only(found: Sequence[tuple[Ring, Way]]) -> Cuts | None:
     if ring.found and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
     return cuts_of(ring, way)
-
-
-def _reduces(way: Way) -> bool:
-    """It has an all-reduce that was seen whole."""
-    return any(cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost for cut in way.cuts)
 
 
 def _sizes(way: Way) -> tuple[tuple[int, str], ...]:

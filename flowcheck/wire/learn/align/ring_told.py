@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.align.nodes_told import rings_over_nodes
+from flowcheck.wire.learn.align.nodes_told import Guess, rings_over_nodes
 from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
@@ -20,7 +20,7 @@ from flowcheck.wire.learn.search.started import ranks_started
 
 def rings_told(
     streams: Sequence[Stream], grants: Sequence[Grants], known: Known
-) -> Iterator[list[Ring]]:
+) -> Iterator[list[Guess]]:
     """The rings that these may be, those that are as likely by hosts and ranks named together, the
     likeliest first; empty: these tell none."""
     if not streams or not all(_whole(stream) for stream in streams):
@@ -32,25 +32,24 @@ def rings_told(
         yield from _rings_of(group, known)
         return
     beside = sorted(rings_with_trees(streams, known.rules), key=_penalty)
-    yield from (list(alike) for _, alike in groupby(beside, key=_penalty))
+    yield from ([*map(Guess, alike)] for _, alike in groupby(beside, key=_penalty))
     for groups in groupings(streams, unseen):
         if len(groups) == 1 and path_of(groups[0]) is not None:
             yield from _rings_of(groups[0], known)
 
 
-def _rings_of(group: Group, known: Known) -> Iterator[list[Ring]]:
+def _rings_of(group: Group, known: Known) -> Iterator[list[Guess]]:
     """Those of connections from one host to the next."""
     path = path_of(group) or []
     streams = [stream for of in group.links.values() for stream in of]
     counted = ranks_counted(streams)
     if not counted:
         return
-    if not plain(group, path, counted):
-        yield from rings_over_nodes(group, path, counted, known)
-        return
-    guesses = list(rings(group, known.rules, ranks_started(streams)))
-    least = min(map(_penalty, guesses), default=0)
-    yield [ring for ring in guesses if _penalty(ring) == least]
+    if plain(group, path, counted):
+        guesses = list(rings(group, known.rules, ranks_started(streams)))
+        least = min(map(_penalty, guesses), default=0)
+        yield [Guess(ring) for ring in guesses if _penalty(ring) == least]
+    yield from rings_over_nodes(group, path, counted, known)
 
 
 def _penalty(ring: Ring) -> int:
