@@ -155,6 +155,8 @@ def _read(
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
     if not foretold or reading.job is not None or query.hasty:
         return reading, sense
+    if reading.why_not and all(why.is_any_of(learning.WRITERS_OPEN) for why in reading.why_not):
+        return reading, sense  # All came as foretold, and sizes tell the search no more.
     # A program that is followed to no job does not say why; the search does.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
 

@@ -104,12 +104,12 @@ class Aligner:
         purse: Purse | None = None,
         *,
         goes_on: bool = False,
-        extras: bool | None = None,
+        alone: bool | None = None,
     ) -> None:
-        """purse: counts what is laid; goes_on: more of the stream comes and is read then; extras:
-        what a script reduces is taken for it, as anything may be on one link; None: on more."""
+        """purse: counts what is laid; goes_on: more of the stream comes and is read then; alone:
+        no other link will be asked about this one's, as where there is none (None)."""
         self._ring, self._purse, self._goes_on = ring, purse, goes_on
-        self._extras = len(ring.edges) > 1 if extras is None else extras
+        self._alone = len(ring.edges) == 1 if alone is None else alone
 
     def followed(self, make: Callable[[], Program]) -> list[Way]:
         """Ways in which all that was seen is what the program says, as far as it went, the
@@ -162,7 +162,7 @@ class Aligner:
             fits = [
                 fit
                 for one in way.run.expects
-                if not one.work_bytes and (one is not EXTRA or self._extras)
+                if not one.work_bytes
                 for p in protocols
                 for fit in self._sized(way.state, one, p)
             ]
@@ -211,10 +211,17 @@ class Aligner:
                         name = after.positions, after.channels, after.rules
                         if name in known or cut.lost or echoes(cut, self._ring):
                             continue
+                        if one is EXTRA and not self._is_sum(cut):
+                            continue
                         known.add(name)
                         yield after, cut, came
                 if len(known) > before:
                     break
+
+    def _is_sum(self, cut: Cut) -> bool:
+        """It is no gathers or broadcasts, as far as sizes tell: who forwards what is seen only
+        where two links meet at a rank."""
+        return not (self._alone or self._ring.gpus > 1) or _uneven(cut, self._ring)
 
     def _sizes(
         self, state: State, one: Expect, protocol: Protocol
@@ -283,6 +290,20 @@ def cuts_of(ring: Ring, way: Way) -> Cuts:
 
 def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
     return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.tree
+
+
+def _uneven(cut: Cut, ring: Ring) -> bool:
+    """Chunks that are sent twice are of several sizes, or empty: blocks of a gather are all as
+    large, and no broadcast is empty."""
+    twice = ring.ranks - 2
+    for schedule in cut.schedules:
+        for sends in schedule:
+            first = sends.wire_bytes[: twice * sends.parts] if twice > 0 else ()
+            if len(first):
+                sizes = set(first.reshape(twice, sends.parts).sum(axis=1).tolist())
+                if len(sizes) > 1 or 0 in sizes:
+                    return True
+    return False
 
 
 def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:

@@ -41,16 +41,19 @@ def rings_over_nodes(
     lead = max(group.links, key=lambda link: sum(len(s.sends) for s in group.links[link]))
 
     def followed(ring: Ring) -> list[Way]:
-        several = len(group.links) > 1
-        return Aligner(ring, known.purse, goes_on=known.goes_on, extras=several).followed(ddp)
+        alone = len(group.links) == 1
+        return Aligner(ring, known.purse, goes_on=known.goes_on, alone=alone).followed(ddp)
 
     for ranks in likeliest_first(group, path, counted):
         if ranks <= max(group.tags.values(), default=0):
             continue
         ring = _open(group, lead, ranks, known.rules)
         ways = followed(ring)
-        if ways and any(way.reduces for way in followed(replace(ring, extra_sends=1))):
+        added = replace(ring, extra_sends=1)
+        if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
             return  # What bears out an added ring step the search asks.
+        # Without a sum a way tells nobody who writes; all links are laid out in every way again.
+        ways = [way for way in ways if way.reduces] or ways
         guesses = sorted(_guesses(group, path, lead, ring, ways, known.logged), key=_penalty)
         yield from (list(alike) for _, alike in groupby(guesses, key=_penalty))
 
@@ -73,6 +76,11 @@ def _guesses(
             if told is not None and name not in known:
                 known.add(name)
                 yield Guess(told, way.meant)
+
+
+def _has_open(way: Way) -> bool:
+    """Something came of which nothing but the wire tells the size: it may be an added ring step."""
+    return any(cut.op.from_wire or not cut.op.licensed for cut in way.cuts)
 
 
 def _penalty(guess: Guess) -> int:

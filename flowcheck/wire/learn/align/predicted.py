@@ -17,6 +17,7 @@ import numpy as np
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.left_over import sums_beside
+from flowcheck.wire.learn.align.nodes_told import Guess
 from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.flows.groups import alone, path_of
@@ -197,24 +198,26 @@ def _foretold(
     foretells something else, or nothing tells the ring, or more than one way."""
     for alike in rings_told(streams, grants, known):
         found = [
-            (guess.ring, way)
+            (guess, way)
             for guess in alike
             for way in Aligner(guess.ring, known.purse, goes_on=known.goes_on).followed(ddp)
-            if guess.told_by in (None, way.meant)
         ]
         if found:
             return _only(found)
     return None
 
 
-def _only(found: Sequence[tuple[Ring, Way]]) -> Cuts | None:
+def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
     """The only ring that fits, and the first of ways that are alike but for NCCL's release."""
     # An added ring step shows once an all-reduce is whole.
-    told = [(ring, way) for ring, way in found if not ring.extra_sends or way.reduces]
+    fits = [(guess, way) for guess, way in found if not guess.ring.extra_sends or way.reduces]
+    if len({_sizes(way) for _, way in fits}) > 1:
+        return None
+    told = [(guess.ring, way) for guess, way in fits if guess.told_by in (None, way.meant)]
     if not told or any(ring is not told[0][0] for ring, _ in told):
         return None
     ring, way = told[0]
-    if ring.extra_sends or len({_sizes(way) for _, way in told}) > 1:
+    if ring.extra_sends:
         return None  # What bears out the added step the search asks.
     if ring.found and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
