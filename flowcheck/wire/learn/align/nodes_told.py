@@ -7,7 +7,7 @@ that clear-to-send messages name do. All links have to bear that out (`predicted
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -15,9 +15,11 @@ from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.flows.groups import Group, Link
+from flowcheck.wire.learn.flows.forks import Fork, forks
+from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
 from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.programs.ddp import ddp
 
@@ -37,25 +39,48 @@ def rings_over_nodes(
     """Rings of these ranks that the group may be, those that are as likely together, the likeliest
     first; empty: the program does not foretell what its busiest link carried. counted: ranks by
     the start-up."""
+    for ranks in likeliest_first(group, path, counted):
+        if ranks > max(group.tags.values(), default=0):
+            yield from _alike(_read(group, path, ranks, known))
+
+
+def rings_with_trees_over_nodes(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
+    """The same, of rings that trees are beside."""
+    found: list[Guess] = []
+    ways = list(forks(streams))
+    for fork in ways:
+        for guess in _read(fork.ring, path_of(fork.ring) or (), fork.ranks, known, fork):
+            if guess.ring.gpus == fork.gpus:
+                found += (replace(guess, ring=ring) for ring in fork.rings(guess.ring))
+    yield from _alike(found)
+
+
+def _alike(guesses: Iterable[Guess]) -> Iterator[list[Guess]]:
+    ordered = sorted(guesses, key=_penalty)
+    yield from (list(alike) for _, alike in groupby(ordered, key=_penalty))
+
+
+def _read(
+    group: Group, path: Sequence[Link], ranks: int, known: Known, fork: Fork | None = None
+) -> Iterator[Guess]:
+    """By what the program says of the busiest link. fork: trees that are beside the ring."""
+    if not path:
+        return
     # To rank 0 come no broadcasts: the link that carried most shows all.
     lead = max(group.links, key=lambda link: sum(len(s.sends) for s in group.links[link]))
+    ring = _open(group, lead, ranks, known.rules, fork)
 
     def followed(ring: Ring) -> list[Way]:
-        alone = len(group.links) == 1
+        alone = len(group.links) == 1 and fork is None
         return Aligner(ring, known.purse, goes_on=known.goes_on, alone=alone).followed(ddp)
 
-    for ranks in likeliest_first(group, path, counted):
-        if ranks <= max(group.tags.values(), default=0):
-            continue
-        ring = _open(group, lead, ranks, known.rules)
-        ways = followed(ring)
-        added = replace(ring, extra_sends=1)
-        if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
-            return  # What bears out an added ring step the search asks.
-        # Without a sum a way tells nobody who writes; all links are laid out in every way again.
-        ways = [way for way in ways if way.reduces] or ways
-        guesses = sorted(_guesses(group, path, lead, ring, ways, known.logged), key=_penalty)
-        yield from (list(alike) for _, alike in groupby(guesses, key=_penalty))
+    ways = followed(ring)
+    added = replace(ring, extra_sends=1)
+    if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
+        return  # What bears out an added ring step the search asks.
+    # Without a sum a way tells nobody who writes; all links are laid out in every way again.
+    ways = [way for way in ways if way.reduces] or ways
+    yield from _guesses(group, path, lead, ring, ways, known.logged)
 
 
 def _guesses(
@@ -71,7 +96,7 @@ def _guesses(
     for way in ways:
         cuts, known = cuts_of(ring, way), set[object]()
         for gpus in gaps(group, path, ring.ranks):
-            told = Writers(group, path, cuts, lead, gpus, logged).ring(ring.rules)
+            told = Writers(group, path, cuts, lead, gpus, logged, ring.found > 0).ring(ring.rules)
             name = None if told is None else (told.turns, *(edge.writers for edge in told.edges))
             if told is not None and name not in known:
                 known.add(name)
@@ -87,9 +112,11 @@ def _penalty(guess: Guess) -> int:
     return guess.ring.penalty
 
 
-def _open(group: Group, lead: Link, ranks: int, rules: tuple[NcclEra, ...]) -> Ring:
-    """One link, on which any rank may write."""
-    return Ring(
+def _open(
+    group: Group, lead: Link, ranks: int, rules: tuple[NcclEra, ...], fork: Fork | None
+) -> Ring:
+    """One link, on which any rank may write, and the trees beside it."""
+    ring = Ring(
         ranks=ranks,
         edges=(Edge(sender=0, streams=group.links[lead]),),
         channels=max(map(len, group.links.values())),
@@ -99,3 +126,4 @@ def _open(group: Group, lead: Link, ranks: int, rules: tuple[NcclEra, ...]) -> R
         order=group.order,
         sounding=True,
     )
+    return ring if fork is None else fork.beside(ring, lead=lead[0])

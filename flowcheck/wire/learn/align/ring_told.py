@@ -7,7 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.align.nodes_told import Guess, rings_over_nodes
+from flowcheck.wire.learn.align.nodes_told import (
+    Guess,
+    rings_over_nodes,
+    rings_with_trees_over_nodes,
+)
 from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
@@ -33,6 +37,8 @@ def rings_told(
         return
     beside = sorted(rings_with_trees(streams, known.rules), key=_penalty)
     yield from ([*map(Guess, alike)] for _, alike in groupby(beside, key=_penalty))
+    if not beside:
+        yield from rings_with_trees_over_nodes(streams, known)
     for groups in groupings(streams, unseen):
         if len(groups) == 1 and path_of(groups[0]) is not None:
             yield from _rings_of(groups[0], known)
