@@ -95,8 +95,13 @@ def _guesses(
     those that have the same ones writing everywhere that is seen, the likeliest."""
     for way in ways:
         cuts, known = cuts_of(ring, way), set[object]()
+        # What a script reduced is sure to be that where the trainer's follow it, or other links
+        # are asked too.
+        meant = [i for i, cut in enumerate(cuts.found, 1) if cut.op.licensed]
+        sure = len(cuts.found) if len(group.links) > 1 else max(meant, default=0)
         for gpus in gaps(group, path, ring.ranks):
-            told = Writers(group, path, cuts, lead, gpus, logged, ring.found > 0).ring(ring.rules)
+            by_node = ring.found > 0
+            told = Writers(group, path, cuts, lead, gpus, logged, by_node, sure).ring(ring.rules)
             name = None if told is None else (told.turns, *(edge.writers for edge in told.edges))
             if told is not None and name not in known:
                 known.add(name)
