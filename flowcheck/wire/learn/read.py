@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from flowcheck.findings.catalog import job_learning as learning
-from flowcheck.findings.catalog.connections import MIXED
+from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.align.predicted import predicted, unpaired
+from flowcheck.wire.learn.align.predicted import Foretold, predicted, unpaired
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
@@ -153,12 +153,21 @@ def _read(
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
     sorted_flows = sorted_flows or sort_flows(flows, messages)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
-    if not foretold or reading.job is not None or query.hasty:
+    if foretold is None or reading.job is not None or query.hasty:
         return reading, sense
-    if reading.why_not and all(why.is_any_of(learning.WRITERS_OPEN) for why in reading.why_not):
-        return reading, sense  # All came as foretold, and sizes tell the search no more.
+    nodes = all(one.ring.borne_out for one in foretold.communicators)
+    if nodes and reading.why_not and all(map(_first_gpu_open, reading.why_not)):
+        return reading, sense  # All came as foretold, and the search has no other rings to try.
     # A program that is followed to no job does not say why; the search does.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
+
+
+def _first_gpu_open(why: Finding) -> bool:
+    """Nothing tells which GPU of a node comes first in its ring."""
+    reason = why.arguments.get("reason")
+    if not why.is_any_of(learning.WRITERS_OPEN) or not isinstance(reason, Finding):
+        return False
+    return reason.is_any_of(FIRST_GPU_OPEN)
 
 
 def _read_sorted(
@@ -168,8 +177,8 @@ def _read_sorted(
     sorted_flows: Sorted,
     *,
     foretell: bool,
-) -> tuple[Reading, bool | None, bool]:
-    """As `_read`, and whether a trainer's program foretold all of it. foretell: it is asked."""
+) -> tuple[Reading, bool | None, Foretold | None]:
+    """As `_read`, and what trainers' programs foretold. foretell: they are asked."""
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
@@ -256,9 +265,9 @@ def _communicators(
     purse: Purse,
     *,
     foretell: bool,
-) -> tuple[Sequence[Communicator], list[Communicator], bool]:
-    """(those of a trainer whose optimizer is stated to be parted, all, whether a program foretold
-    them): else the search found them."""
+) -> tuple[Sequence[Communicator], list[Communicator], Foretold | None]:
+    """(those of a trainer whose optimizer is stated to be parted, all, those of them that programs
+    foretold): the search found the others."""
     stated, grants = query.stated, sorted_flows.grants
     logged = stated.rings if stated is not None else ()
     own, left = apart_from(streams, grants, rules, query.parted)
@@ -276,7 +285,7 @@ def _communicators(
         found = own + find_communicators(left, grants, rules, purse, logged)
     found = by_stated_model(found, stated, purse)
     placed = [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
-    return own, placed, foretold is not None
+    return own, placed, foretold
 
 
 def _parameters(

@@ -221,7 +221,8 @@ class Aligner:
     def _is_sum(self, cut: Cut) -> bool:
         """It is no gathers or broadcasts, as far as sizes tell: who forwards what is seen only
         where two links meet at a rank."""
-        return not (self._alone or self._ring.gpus > 1) or _uneven(cut, self._ring)
+        seen = not self._alone and self._ring.gpus == 1
+        return seen or cut.op.tree or _uneven(cut, self._ring)
 
     def _sizes(
         self, state: State, one: Expect, protocol: Protocol
@@ -296,13 +297,12 @@ def _uneven(cut: Cut, ring: Ring) -> bool:
     """Chunks that are sent twice are of several sizes, or empty: blocks of a gather are all as
     large, and no broadcast is empty."""
     twice = ring.ranks - 2
-    for schedule in cut.schedules:
-        for sends in schedule:
-            first = sends.wire_bytes[: twice * sends.parts] if twice > 0 else ()
-            if len(first):
-                sizes = set(first.reshape(twice, sends.parts).sum(axis=1).tolist())
-                if len(sizes) > 1 or 0 in sizes:
-                    return True
+    for sends in (sends for schedule in cut.schedules for sends in schedule):
+        if twice > 0 and len(sends):
+            first = sends.wire_bytes[: twice * sends.parts].reshape(twice, sends.parts)
+            sizes = set(first.sum(axis=1).tolist())
+            if len(sizes) > 1 or 0 in sizes:
+                return True
     return False
 
 

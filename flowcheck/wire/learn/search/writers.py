@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowcheck.findings.catalog.connections import WRITER_AS_COPY, WRITER_BY_LOG, WRITER_BY_NODES
 from flowcheck.findings.finding import Finding
@@ -31,7 +31,9 @@ class Writers:
     """The ranks named are known to lie node by node."""
     sure: int = 0
     """So many of the first collectives are what they were read as, also those that nobody expected
-    to be of that size."""
+    to be of that size, or that are still on their way."""
+    known: dict[tuple[int, Link, bool], int] = field(default_factory=dict, compare=False)
+    """What `_may_write` said."""
 
     @property
     def ranks(self) -> int:
@@ -120,6 +122,8 @@ class Writers:
         bits = self._bits(channel)
         shift = self.path.index(self.lead) * self.gpus
         found = [(r - shift) % self.ranks for r in ring_indices(bits)]
+        if self.sure and not self.by_node:
+            return [r for r in found if self._laid_out(channel, r)]
         found = [r for r in found if self._broadcasts_agree(channel, r)]
         if not self.by_node:
             return found
@@ -133,10 +137,9 @@ class Writers:
         ring, bits = self.cuts.ring, everyone(self.ranks)
         for i, cut in enumerate(self.cuts.found):
             if (
-                (not cut.op.licensed and i >= self.sure)
+                (i >= self.sure and (cut.lost or not cut.op.licensed))
                 or cut.op.open_size
                 or cut.op.tree
-                or cut.lost
                 or channel not in cut.channels[0]
             ):
                 continue
@@ -144,6 +147,35 @@ class Writers:
             stream, number = ring.edges[0].streams[place], cut.starts[0][place]
             bits &= writers(stream, number, sends, cut.op.kind, cut.op.protocol, self.ranks)[0]
         return bits
+
+    def _laid_out(self, channel: int, first: int) -> bool:
+        """What was read on one link is on the others too, as far as it was seen there, if that
+        ring index writes on the first one."""
+        for place, link in enumerate(self.path):
+            stream = self._stream(link, channel)
+            if stream is None or link == self.lead:
+                continue
+            sender = (first + place * self.gpus) % self.ranks
+            if not self._may_write(channel, link, to_root=sender == self.ranks - 1) >> sender & 1:
+                return False
+        return True
+
+    def _may_write(self, channel: int, link: Link, *, to_root: bool) -> int:
+        """Bits of the ring indices that may write on another link what was read on the lead; to the
+        root of broadcasts none of these pass."""
+        name = channel, link, to_root
+        stream = self._stream(link, channel)
+        if name not in self.known and stream is not None:
+            bits, number = everyone(self.ranks), 0
+            for cut in self.cuts.found:
+                kind, names = cut.op.kind, cut.channels[0]
+                if channel not in names or (to_root and kind is CollectiveKind.BROADCAST):
+                    continue
+                sends = cut.schedules[0][channel]
+                bits &= writers(stream, number, sends, kind, cut.op.protocol, self.ranks)[0]
+                number += len(sends)
+            self.known[name] = bits
+        return self.known.get(name, 0)
 
     def _broadcasts_agree(self, channel: int, first: int) -> bool:
         """Whoever writes to rank 0 broadcasts nothing, so that fewer sends are seen there."""
