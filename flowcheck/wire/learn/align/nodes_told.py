@@ -23,6 +23,9 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.programs.ddp import ddp
 
+MOST_LEADS = 2
+"""Links read with their writers open."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guess:
@@ -37,7 +40,7 @@ def rings_over_nodes(
     group: Group, path: Sequence[Link], counted: Sequence[int], known: Known
 ) -> Iterator[list[Guess]]:
     """Rings of these ranks that the group may be, those that are as likely together, the likeliest
-    first; empty: the program does not foretell what its busiest link carried. counted: ranks by
+    first; empty: the program does not foretell what its busiest links carried. counted: ranks by
     the start-up."""
     for ranks in likeliest_first(group, path, counted):
         if ranks > max(group.tags.values(), default=0):
@@ -63,24 +66,27 @@ def _alike(guesses: Iterable[Guess]) -> Iterator[list[Guess]]:
 def _read(
     group: Group, path: Sequence[Link], ranks: int, known: Known, fork: Fork | None = None
 ) -> Iterator[Guess]:
-    """By what the program says of the busiest link. fork: trees that are beside the ring."""
+    """By what the program says of one of the busiest links. fork: trees beside the ring."""
     if not path:
         return
-    # To rank 0 come no broadcasts: the link that carried most shows all.
-    lead = max(group.links, key=lambda link: sum(len(s.sends) for s in group.links[link]))
-    ring = _open(group, lead, ranks, known.rules, fork)
+    # To rank 0 come no broadcasts: the link that carried most rather shows all.
+    links = sorted(group.links, key=lambda link: -sum(len(s.sends) for s in group.links[link]))
+    alone = len(links) == 1 and fork is None
 
     def followed(ring: Ring) -> list[Way]:
-        alone = len(group.links) == 1 and fork is None
         return Aligner(ring, known.purse, goes_on=known.goes_on, alone=alone).followed(ddp)
 
-    ways = followed(ring)
-    added = replace(ring, extra_sends=1)
-    if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
-        return  # What bears out an added ring step the search asks.
-    # Without a sum a way tells nobody who writes; all links are laid out in every way again.
-    ways = [way for way in ways if way.reduces] or ways
-    yield from _guesses(group, path, lead, ring, ways, known.logged)
+    for lead in links[:MOST_LEADS]:
+        ring = _open(group, lead, ranks, known.rules, fork)
+        ways = followed(ring)
+        added = replace(ring, extra_sends=1)
+        if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
+            return  # What bears out an added ring step the search asks.
+        # Without a sum a way tells nobody who writes; all links are laid out in every way again.
+        ways = [way for way in ways if way.reduces] or ways
+        yield from _guesses(group, path, lead, ring, ways, known.logged)
+        if ways:
+            return
 
 
 def _guesses(
