@@ -195,6 +195,22 @@ def test_at_any_count_of_messages_it_is_the_true_job_or_none(
     assert known
 
 
+@pytest.mark.parametrize("name", ["metrics", "one direction of a node"])
+def test_while_a_number_is_on_its_way_no_search_is_made(
+    name: str, tmp_path: Path, no_search: None
+) -> None:
+    made = generate(replace(JOBS[name], metric_every=1), tmp_path)
+    seen = read_capture_files(made.files)
+    messages = sorted(seen.messages, key=lambda message: message.order)
+    known = False
+    for count in range(len(messages) // 4, len(messages), max(1, len(messages) // 80)):
+        reading = read_stream(seen.flows, messages[:count], ended=False, hasty=True, results=False)
+        if reading.job is not None:
+            _is_true(reading, made.truth)
+            known = True
+    assert known
+
+
 def test_what_was_lost_or_is_of_another_size_is_not_foretold(
     captured: tuple[MergedView, Truth],
 ) -> None:

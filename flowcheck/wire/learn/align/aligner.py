@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_trees, totals_of
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
@@ -122,17 +123,38 @@ class Aligner:
             tuple(tuple(anyone for _ in e.streams) for e in edges) if self._ring.sounding else (),
         )
         ways, done = [Way(start, Run(make))], False
+        awaiting: list[Way] = []
         while ways and not done:
             after: list[Way] = []
             done = True
             for way in ways:
                 if self._at_end(way.state):
                     after.append(way)
-                else:
-                    after += self._next(way)
-                    done = False
-            ways = after if len(after) <= MOST_WAYS else []
-        return ways
+                    continue
+                done = False
+                if further := self._next(way):
+                    after += further
+                elif self._awaits_sum(way):
+                    awaiting.append(way)
+            if len(after) + len(awaiting) > MOST_WAYS:
+                return []
+            ways = after
+        return ways or awaiting
+
+    def _awaits_sum(self, way: Way) -> bool:
+        """More of the stream comes, and what is left may be the begin of what a script reduces: its
+        size is told once it is whole, and what came before is as if that had not begun."""
+        loop = 2 * self._ring.ranks - 2 + self._ring.extra_sends
+        most = loop * max(
+            sends_per_chunk(CollectiveKind.ALL_REDUCE, protocol)
+            for protocol in self._ring.protocols_at(way.state.positions)
+        )
+        left = [
+            stream.stop - number
+            for edge, at in zip(self._ring.edges, way.state.positions, strict=True)
+            for stream, number in zip(edge.streams, at, strict=True)
+        ]
+        return self._goes_on and EXTRA in way.run.expects and max(left) <= most
 
     def _at_end(self, state: State) -> bool:
         """Nothing that was seen is left."""
@@ -185,9 +207,13 @@ class Aligner:
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
                 continue
-            holds = None if self._is_turned(op) else one.holds
-            content = content_of(cut, self._ring) if holds is not None else None
-            if holds is not None and (content is None or not holds(content, self._ring.ranks)):
+            holds, turned = one.holds, self._is_turned(op)
+            content = None
+            if holds is not None and not turned:
+                content = content_of(cut, self._ring)
+                if content is None or not holds(content, self._ring.ranks):
+                    continue
+            if holds is not None and turned and cut.lost:
                 continue
             known.add(after.rules)
             slack = SLACK_BYTES[op.protocol]
