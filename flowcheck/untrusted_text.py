@@ -7,6 +7,7 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
+from flowcheck.checkpoint_signatures import checkpoint_kind
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_files import (
     FILES_THERE,
@@ -15,6 +16,7 @@ from flowcheck.findings.catalog.refused_files import (
     NOT_TEXT,
     NOT_UTF_8,
     PACKED,
+    TEXT_IS_CHECKPOINT,
 )
 from flowcheck.findings.finding import Finding
 
@@ -89,6 +91,8 @@ def decode_text(key: str, path: Path, content: bytes, *, ending: str, lenient: b
 
 
 def _not_text(path: Path, begin: bytes, ending: str) -> Finding | None:
+    if (kind := checkpoint_kind(begin)) is not None:
+        return TEXT_IS_CHECKPOINT(kind)
     if (packed := unpack_command(path, begin, ending)) is not None:
         program, command = packed
         return PACKED(program=program, command=command)

@@ -414,16 +414,12 @@ def _options(
 
 def main() -> None:
     """The console script."""
-    from flowcheck.cli.usage_errors import run_for_program
+    from flowcheck.cli.usage_errors import run_app
     from flowcheck.ops.command_errors import exit_on_error
-    from flowcheck.ops.json_option import asks_for_json
 
     def run() -> None:
         with naming_options(sys.argv[1:]):
-            if asks_for_json():
-                run_for_program(app)
-            else:
-                app()
+            run_app(app)
 
     set_private_umask()
     drop_privileges.note_program()

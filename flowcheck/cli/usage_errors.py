@@ -1,4 +1,4 @@
-"""What typer refuses on a command line, as an error of FlowCheck's: for commands with --json."""
+"""What typer refuses on a command line, as an error of FlowCheck's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import typer
 
-from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.general_errors import (
     MISSING_PARAMETER,
     UNKNOWN_OPTION,
@@ -15,23 +14,18 @@ from flowcheck.findings.catalog.general_errors import (
     WRONG_PARAMETER,
 )
 from flowcheck.findings.finding import Finding
-
-REFUSED: type[Exception] = next(
-    one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException"
-)
-"""Base of typer's errors: click's, or in newer releases of typer one of its own."""
+from flowcheck.ops.command_app import REFUSED, UsageError, command_path
+from flowcheck.ops.command_errors import OPERATOR_ERROR
 
 
-class UsageError(FlowCheckError):
-    """A command line that is refused before its command begins."""
-
-
-def run_for_program(app: typer.Typer) -> None:
+def run_app(app: typer.Typer) -> None:
     """Runs the command of sys.argv and leaves with its exit code. Raises UsageError where typer
-    would print a text for people."""
+    would print a text of its own."""
     try:
         code = app(standalone_mode=False)
     except REFUSED as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
+            sys.exit(OPERATOR_ERROR)
         raise UsageError(_finding_of(error)) from error
     except typer.Abort:
         code = 1  # as typer leaves
@@ -41,7 +35,7 @@ def run_for_program(app: typer.Typer) -> None:
 def _finding_of(error: Any) -> Finding:
     """Of an error of typer's: its class tells the kind, whichever library it is of."""
     text = error.format_message()
-    where = {"command": error.ctx.command_path if getattr(error, "ctx", None) else ""}
+    where = {"command": command_path(getattr(error, "ctx", None))}
     match type(error).__name__:
         case "NoSuchOption":
             return UNKNOWN_OPTION(text=text, option=error.option_name, **where)

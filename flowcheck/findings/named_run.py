@@ -12,6 +12,8 @@ from pathlib import Path
 
 DEFAULT_RUN = "/run/flowcheck/job"
 """Run directory of a command without `--run`, and of a job file without `run`."""
+RUN_TO_KEEP = "DIR"
+"""Stands in a command for the run directory that a replay is told to keep."""
 FIELD = "this_run"
 """Stands in the texts of the catalogue for the run of the process that shows them; what it is about
 is known there, and not where most facts are found."""
@@ -30,8 +32,14 @@ def set_named_run(root: Path | None) -> None:
     _NAMED.root = None if root is None else str(root.absolute())
 
 
+def name_run_to_keep() -> None:
+    """Commands in texts are about a run that the reader has to make first, from now on: that of
+    this process is removed."""
+    _NAMED.root = RUN_TO_KEEP
+
+
 def named_run() -> str | None:
-    """Absolute path of that run; None: there is none."""
+    """Absolute path of that run, or RUN_TO_KEEP; None: there is none."""
     return _NAMED.root
 
 

@@ -1,13 +1,40 @@
 """The Typer application and its groups, with help that tells no type of an option that takes no
-value: newer releases of typer show `<bool>` beside each."""
+value: newer releases of typer show `<bool>` beside each. An unknown command is an error of
+FlowCheck's, with the names that are like it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.general_errors import NO_LIKE_COMMAND, UNKNOWN_COMMAND
+
+PROGRAM = "flowcheck"
+"""What commands in messages begin with, however the program was started."""
+
+REFUSED: type[Exception] = next(
+    one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException"
+)
+"""Base of typer's errors: click's, or in newer releases of typer one of its own."""
+
+
+class UsageError(FlowCheckError):
+    """A command line that is refused before its command begins."""
+
+
+def command_path(ctx: Any) -> str:
+    """Full name of the command of a context: `flowcheck switch render`."""
+    names: list[str] = []
+    while ctx is not None and ctx.parent is not None:
+        names.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    return " ".join([PROGRAM, *names])
 
 
 def _without_flag_types(params: list[Any]) -> list[Any]:
@@ -17,15 +44,44 @@ def _without_flag_types(params: list[Any]) -> list[Any]:
     return params
 
 
+@contextmanager
+def _of_command(ctx: Any) -> Iterator[None]:
+    """An error of the parser from within names the command; of an option without its value it
+    does not."""
+    try:
+        yield
+    except REFUSED as error:
+        if getattr(error, "ctx", None) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
+
+
 class AppCommand(TyperCommand):
     """A command whose switches have no metavar."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _of_command(ctx):
+            return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))
 
 
 class AppGroup(TyperGroup):
-    """Likewise of a group's own options."""
+    """Likewise of a group's own options; it names the commands that an unknown one is like."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _of_command(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0]
+        known = self.list_commands(ctx)
+        if word in known or word.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        path = command_path(ctx)
+        near = tuple(f"{path} {name}" for name in difflib.get_close_matches(word, known))
+        raise UsageError(UNKNOWN_COMMAND(word=word, command=path, near=near or NO_LIKE_COMMAND()))
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))

@@ -19,7 +19,10 @@ from flowcheck.findings.catalog.base_checkpoints import (
     REPLAY_HAS_ENDED,
     REPLAY_WAS_KILLED,
 )
-from flowcheck.findings.catalog.chain_health import SUPERVISOR_GONE_NO_STEP
+from flowcheck.findings.catalog.chain_health import (
+    REPLAY_SUPERVISOR_GONE_NO_STEP,
+    SUPERVISOR_GONE_NO_STEP,
+)
 from flowcheck.findings.catalog.how_chains_end import NO_REPLICA_TO_KEEP, SIGNAL_INT
 from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.catalog.refused_restores import (
@@ -106,7 +109,9 @@ def test_status_and_down_of_a_killed_chain_without_a_replica_agree(
     run, replay = made
     brought_to(run, "killed", replay=replay)
     state = read_chain(run)
-    assert state.health.reason == SUPERVISOR_GONE_NO_STEP()
+    again = f"flowcheck replay FILE... --run '{run.root}' --out FOLDER"
+    gone = REPLAY_SUPERVISOR_GONE_NO_STEP(again) if replay else SUPERVISOR_GONE_NO_STEP()
+    assert state.health.reason == gone
     print_state(state, [])
     assert "in memory" not in capsys.readouterr().out
     done = rescue_killed_chain(run, "flowcheck down")

@@ -5,19 +5,25 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import pickle
 import re
 import struct
 import subprocess
 import zipfile
 from pathlib import Path
 
+import numpy
 import pytest
+import safetensors.torch
+import torch
 from support.refused_as import refused_as
 
-from flowcheck.errors import CaptureError
+from flowcheck.errors import CaptureError, ConfigError
 from flowcheck.findings.catalog import capture_file_problems as problems
+from flowcheck.findings.catalog.refused_files import TEXT_IS_CHECKPOINT
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.untrusted_text import decode_text
 
 FRAMES = 3
 HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 96, 1)
@@ -60,6 +66,41 @@ def test_an_archive_is_named(tmp_path: Path) -> None:
         archive.writestr("job.pcap", CAPTURE)
     found = refused(path)
     assert found.is_any_of(problems.IS_COMPRESSED) and found.arguments["program"] == "zip"
+
+
+def saved_by(kind: str, path: Path) -> None:
+    state = {"weight": torch.arange(6.0)}
+    match kind:
+        case "torch":
+            torch.save(state, path)
+        case "old torch":
+            torch.save(state, path, _use_new_zipfile_serialization=False)
+        case "safetensors":
+            path.write_bytes(safetensors.torch.save(state))
+        case "npz":
+            with path.open("wb") as file:
+                numpy.savez(file, weight=state["weight"].numpy())
+        case "npy":
+            with path.open("wb") as file:
+                numpy.save(file, state["weight"].numpy())
+        case _:
+            path.write_bytes(pickle.dumps({"weight": [1.0]}, protocol=int(kind)))
+
+
+KINDS = ("torch", "old torch", "safetensors", "npz", "npy", "2", "3", "4", "5")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_is_not_told_to_be_unpacked(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "step-5.pt"
+    saved_by(kind, path)
+    found = refused(path)
+    assert found.is_any_of(problems.IS_CHECKPOINT), found
+    assert "unzip" not in found.remedy and "tcpdump" in found.remedy
+    with pytest.raises(ConfigError) as of_text:
+        decode_text("JOB.toml", path, path.read_bytes(), ending=".toml")
+    right = of_text.value.finding.arguments["right"]
+    assert isinstance(right, Finding) and right.is_any_of(TEXT_IS_CHECKPOINT)
 
 
 @pytest.mark.parametrize(

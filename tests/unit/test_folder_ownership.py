@@ -4,14 +4,20 @@ run directory, or on the way to a folder, leads to nothing of root's that become
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.run_directories import OF_TWO_OWNERS
 from flowcheck.stages.privilege import drop_privileges, folder_ownership
 from flowcheck.stages.run_directory.process_liveness import link_run_dir
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import refuse_two_owners
 from flowcheck.stages.run_directory.service_account import Account
 
 WHO = Account("flowcheck", 61000, 61000, (), Path("/var/cache/flowcheck-61000"))
@@ -169,3 +175,23 @@ def test_a_file_in_place_of_an_output_folder_is_left_to_whoever_writes_there(
     made(reachable, "job.pcap")
     folder_ownership.hand_over_output_folder(reachable / "job.pcap", WHO)
     assert owners(reachable) == {0}
+
+
+@pytest.mark.parametrize("left", ["config.json", "pids/supervisor", "learned/job.json"])
+def test_a_run_that_was_handed_over_half_is_told_with_the_command_that_repairs_it(
+    reachable: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    run = made(reachable / "run", left)
+    os.chown(run, WHO.user, WHO.group)
+    monkeypatch.setattr(os, "geteuid", lambda: WHO.user)
+    with pytest.raises(ConfigError) as caught:
+        RunDir.create(run, reachable)
+    right = caught.value.right
+    assert right == OF_TWO_OWNERS(
+        path=left.split("/", maxsplit=1)[0], owner=0, user=WHO.user, run=run
+    )
+    monkeypatch.undo()
+    command = next(span for span in right.remedy.split("`") if span.startswith("chown"))
+    subprocess.run(shlex.split(command), check=True)
+    monkeypatch.setattr(os, "geteuid", lambda: WHO.user)
+    refuse_two_owners(run)

@@ -210,6 +210,38 @@ def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
     assert reads(4, 30), "twice as many and it did not come"
 
 
+def test_large_weights_are_waited_for_until_they_are_whole(
+    slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
+
+    def awaiting(staged: object, terms: object) -> stream_reading.ReadingOutcome:
+        awaited = Awaited(flows=((own, 30),), whole=True)
+        return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
+
+    def reads(whole: int, begun: int, of_others: int) -> bool:
+        """Whether so many messages make it read."""
+        fields = [("message", [("flow", np.int64)]), ("state", np.uint8), ("completed", np.uint8)]
+        records = np.zeros(begun + of_others, np.dtype(fields))
+        records["message"]["flow"][begun:] = 1
+        records["state"] = records["completed"] = 1
+        records["completed"][whole:begun] = 0
+        staging = SimpleNamespace(completions=whole + of_others, records=lambda: records)
+        extractor: Any = SimpleNamespace(staging=staging, keys=lambda: [own, other])
+        before = mine._read_at
+        mine.learn([extractor], at_once=False, wait_s=LIMIT_S)
+        return mine._read_at != before
+
+    monkeypatch.setattr(reading_process, "read_staged", awaiting)
+    mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
+    assert reads(4, 4, 4)
+    assert not reads(10, 12, 20), "nearly four times as many, and most of them are to come"
+    assert not reads(29, 30, 35), "the last one has begun"
+    assert reads(30, 30, 35)
+    assert not reads(4, 30, 60)
+    assert reads(4, 30, 200), "they do not come whole"
+
+
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:
     settings = {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "nccl": "2.21.5"}
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))

@@ -108,19 +108,32 @@ def test_a_missing_chain_is_an_error_of_its_own(words: tuple[str, ...]) -> None:
         ),
         (("replay", "x", "--speed", "fast"), "usage.wrong_parameter", {"parameter": "--speed"}),
         (("replay", "x", "--jobs", "0"), "usage.wrong_parameter", {"parameter": "--jobs"}),
-        (("doctr",), "usage.refused", {}),
-        (("doctor", "again"), "usage.refused", {}),
+        (("doctr",), "usage.unknown_command", {"word": "doctr", "near": ["flowcheck doctor"]}),
+        (
+            ("lab", "recrod"),
+            "usage.unknown_command",
+            {"word": "recrod", "command": "flowcheck lab", "near": ["flowcheck lab record"]},
+        ),
+        (("doctor", "again"), "usage.refused", {"command": "flowcheck doctor"}),
     ],
 )
 def test_a_command_line_that_cannot_be_read_is_a_code_too(
-    words: tuple[str, ...], code: str, arguments: dict[str, str]
+    words: tuple[str, ...], code: str, arguments: dict[str, object]
 ) -> None:
     line = error_of(*words, "--json")
     finding = line["finding"]
     assert finding["code"] == code
     assert finding["arguments"].items() >= arguments.items()
-    assert "--help" in line["remedy"]
-    assert flowcheck(*words)[0] == 2, "as without --json"
+    command = finding["arguments"]["command"]
+    assert command.split()[0] == "flowcheck" and f"`{command} --help`" in line["remedy"]
+    code_of_people, out, err = flowcheck(*words)
+    assert (code_of_people, out) == (2, "")
+    assert err.splitlines() == [f"flowcheck: {line['message']}", f"  {line['remedy']}"]
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command() -> None:
+    code, _, err = flowcheck("switch", "check", "--os")
+    assert code == 2 and "`flowcheck switch check --help`" in err
 
 
 def test_a_missing_parameter_is_told_in_our_words() -> None:

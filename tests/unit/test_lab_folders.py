@@ -117,7 +117,7 @@ def test_a_recording_goes_only_where_that_is_asked_for_and_never_another_s_job_f
     capture, job = out.with_name("v2.1.pcapng"), out.with_name("v2.1.toml")
     named = out.with_name("v2.1")
     job.write_text("a user's")
-    assert not refusal("record", "--script", out, "--out", named), "its job file is the user's"
+    assert not refusal("record", "--script", __file__, "--out", named), "its job file is the user's"
     assert refusal("record", "--out", named) == OUT_FILE_EXISTS(job)
     job.unlink()
     capture.write_text("an earlier one")
@@ -130,3 +130,18 @@ def test_a_recording_goes_only_where_that_is_asked_for_and_never_another_s_job_f
     for words in (("--force",), ()):
         said = refusal("record", "--out", named, *words)
         assert said == OUT_NOT_REPLACEABLE(capture), "--force replaces no link"
+
+
+@pytest.mark.parametrize("there", ["nothing", "folder", "script"])
+def test_a_script_is_looked_at_before_the_cluster_is_made(out: Path, there: str) -> None:
+    script = out.parent / "train.py"
+    if there == "folder":
+        script.mkdir()
+    elif there == "script":
+        script.touch()
+    words = ["record", "--out", str(out), "--script", str(script)]
+    error = CliRunner().invoke(app, words).exception
+    if there == "script":
+        assert isinstance(error, ClusterMadeError), error
+    else:
+        assert isinstance(error, OSError) and error.filename == str(script)

@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.refused_options import LEFTOVERS_ALONE
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.ops.watch.state.chain_state import StageState
+from flowcheck.ops.watch.state.replay_options_record import REPLAY_PREFIX
 from flowcheck.stages.run_directory.process_liveness import (
     process_identity,
     run_dir_of_memory,
@@ -198,7 +199,7 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
 
 
 def test_a_killed_replay_of_nobodys_goes_with_its_folder(tmp_path: Path, shm: Path) -> None:
-    run = tmp_path / f"{leftover_memory.REPLAY_PREFIX}x1"
+    run = tmp_path / f"{REPLAY_PREFIX}x1"
     memory = killed(run, shm, "replica")
     kept = tmp_path / "flowcheck-mine"
     own = killed(kept, shm, "replica")

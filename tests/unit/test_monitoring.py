@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.watched import MONITORING, REPOSITORY, expressions
+from test_remedy_commands import refusal
 
 from flowcheck.ops.watch.prometheus_metrics import METRICS
 from flowcheck.ops.watch.state.chain_state import HealthWord
@@ -89,6 +90,17 @@ def test_dashboard_and_alerts_name_metrics_and_words_that_are_told() -> None:
     assert labels <= {label for metric in METRICS.values() for label in metric.labels}
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
+
+
+def test_commands_of_the_alerts_run_and_act_on_a_run_that_is_named() -> None:
+    """Pasted without `--run` they would act on the default run."""
+    texts = re.findall(r"^ +description: (.*)$", ALERTS, re.M)
+    spans = [span for text in texts for span in text.split("`")[1::2]]
+    commands = [span.removeprefix("flowcheck ") for span in spans if span.startswith("flowcheck ")]
+    assert len(commands) > 5 and not [refusal(one) for one in commands if refusal(one)]
+    assert all("--run DIR" in one or one == "up JOB.toml" for one in commands)
+    outside = "".join(part for text in texts for part in text.split("`")[::2])
+    assert not re.search(r"flowcheck [a-z]", outside)
 
 
 def test_the_page_tells_of_every_metric_alert_event_and_word() -> None:

@@ -94,6 +94,19 @@ def test_a_loss_in_the_start_up_is_told_as_that(tmp_path: Path) -> None:
     assert one.arguments["bytes"] == missing > 0
 
 
+def test_without_a_job_no_step_is_called_exact(traffic: SyntheticTraffic, tmp_path: Path) -> None:
+    """Nobody read what the steps are: even where each collective that was read is whole."""
+    frames = traffic.frames_at_port(0)
+    seen: set[str] = set()
+    for keep in range(len(frames) // 3, len(frames), 4):
+        dropped = {*range(keep), keep + 9}  # without the start-up no job is read
+        reading = read_without(traffic, dropped, tmp_path / "late.pcap")
+        assert reading.job is None
+        seen.update(one.code for one in loss_findings(reading))
+    assert problems.LOSS_OF_UNREAD.code in seen
+    assert seen <= {problems.LOSS_OF_UNREAD.code, problems.LOSS_WITHOUT_JOB.code}
+
+
 def test_text_and_json_say_it(
     traffic: SyntheticTraffic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

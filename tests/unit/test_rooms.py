@@ -15,6 +15,7 @@ OUTSIDE = (
     "findings",
     "closing_context",
     "foreign_messages",
+    "checkpoint_signatures",
     "untrusted_text",
 )
 """Of names, files and texts that others made: below every room but what is pure."""
@@ -30,6 +31,7 @@ MAY_IMPORT = {
         "findings",
         "step_numbers",
         "private_files",
+        "checkpoint_signatures",
         "untrusted_text",
         "_core",
         "_dpdk",

@@ -24,8 +24,8 @@ from flowcheck.config import (
 )
 from flowcheck.findings.catalog.chain_health import (
     NO_CHAIN,
-    SUPERVISOR_GONE,
-    SUPERVISOR_GONE_NO_STEP,
+    REPLAY_SUPERVISOR_GONE,
+    REPLAY_SUPERVISOR_GONE_NO_STEP,
     SUPERVISOR_HANGS,
 )
 from flowcheck.findings.catalog.earlier_files import earlier_finding
@@ -121,9 +121,10 @@ def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_p
         write_beat(run.heartbeat_file, beat(age_s=-60.0))  # of before this machine was started anew
         assert reader.state().health.word is HealthWord.STALE
         (run.pids / "supervisor").write_text("999999 0")
-        assert reader.state().health.reason == SUPERVISOR_GONE_NO_STEP()
+        again = f"flowcheck replay FILE... --run {run.root} --out FOLDER"
+        assert reader.state().health.reason == REPLAY_SUPERVISOR_GONE_NO_STEP(again)
         run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
-        assert reader.state().health.reason == SUPERVISOR_GONE()
+        assert reader.state().health.reason == REPLAY_SUPERVISOR_GONE(again)
     finally:
         run.remove()
 

@@ -40,8 +40,9 @@ CHAIN_HAS_ENDED = Entry(
 REPLAY_HAS_ENDED = Entry(
     "base.replay_has_ended",
     "{run}: the replay there has ended, so no base is awaited",
-    remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `flowcheck replay "
-    "FILE... --run {run!q} --out FOLDER` reads the captures again.",
+    also=("again",),
+    remedy="`flowcheck status{run!o}` shows how it ended and what it kept; `{again}` reads the "
+    "captures again.",
 )
 CHAIN_WAS_KILLED = Entry(
     "base.chain_was_killed",
@@ -52,8 +53,9 @@ CHAIN_WAS_KILLED = Entry(
 REPLAY_WAS_KILLED = Entry(
     "base.replay_was_killed",
     "{run}: the replay there was killed before it learned a job, so no base is awaited",
-    remedy="`flowcheck replay FILE... --run {run!q} --out FOLDER` reads the captures again; "
-    "`flowcheck down{this_run!o}` removes what the killed replay left.",
+    also=("again",),
+    remedy="`{again}` reads the captures again; `flowcheck down{this_run!o}` removes what the "
+    "killed replay left.",
 )
 NO_JOB_YET = Entry(
     "base.no_job_yet",
@@ -75,7 +77,8 @@ NO_UPDATER = Entry(
 NO_UPDATER_OF_REPLAY = Entry(
     "base.no_updater_of_replay",
     "{run}: no updater of the replay is running that could take a file",
-    remedy="Run `flowcheck replay FILE... --run {run!q} --out FOLDER`.",
+    also=("again",),
+    remedy="`{again}` reads the captures again.",
 )
 START_WAS_SEEN = Entry(
     "base.start_was_seen",

@@ -43,6 +43,15 @@ IS_COMPRESSED = Entry(
     cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
     remedy="Unpack it with `{command}`, and name the unpacked file.",
 )
+IS_CHECKPOINT = Entry(
+    "captured.is_checkpoint",
+    "{path}: neither pcap nor pcapng but a checkpoint ({kind})",
+    section="arrival",
+    cause="A capture holds packets of the training job; a checkpoint holds its state.",
+    remedy="Name the file that `tcpdump -i INTERFACE -s 0 -w FILE` wrote. A checkpoint is given to "
+    "a chain: `flowcheck base FILE{this_run!o}` starts its replica from it, `flowcheck audit "
+    "FILE{this_run!o}` compares the replica with it.",
+)
 IS_TEXT = Entry(
     "captured.is_text",
     "{path}: neither pcap nor pcapng but text, which begins {begin}",
@@ -118,6 +127,16 @@ LOSS_WITHOUT_EFFECT = Entry(
     "captured.loss_without_effect",
     "missing packets: {packets:,}; no step is lost by it: everything that a replica needs came in "
     "other packets, so every step in the capture stays exact",
+)
+LOSS_OF_UNREAD = Entry(
+    "captured.loss_of_unread",
+    "missing packets: {packets:,}; no collective that was read misses a byte of them, and no job "
+    "was read: what else they carried, and whether a step is lost by it, is not known",
+    section="loss",
+    cause="The switch dropped copies, or the capture began or ended amid a connection; the column "
+    "`lost` of the table of flows says on which one.",
+    remedy="Capture from the trainers' start on, or state the model: `analyze --model "
+    "FILE.py:FUNCTION`; once the job is read, the steps that a loss costs are told.",
 )
 LOSS_STOPS_REPLICA = Entry(
     "captured.loss_stops_replica",

@@ -42,6 +42,24 @@ SUPERVISOR_GONE_NO_STEP = Entry(
     remedy="`flowcheck down{this_run!o}` removes what is left; `flowcheck up JOB.toml{this_run!o}` "
     "follows a live job again.",
 )
+REPLAY_SUPERVISOR_GONE = Entry(
+    "health.supervisor_gone_of_replay",
+    "the supervisor of the replay is gone: its captures are read no further; the replica is still "
+    "in memory",
+    also=("again",),
+    cause="The supervisor was killed.",
+    remedy="`flowcheck down{this_run!o}` saves the replica as a checkpoint; `{again}` reads the "
+    "captures again; `flowcheck restore{this_run!o} --template FILE --out FILE` gives the step at "
+    "once.",
+)
+REPLAY_SUPERVISOR_GONE_NO_STEP = Entry(
+    "health.supervisor_gone_of_replay_no_step",
+    "the supervisor of the replay is gone: its captures are read no further; no step was applied, "
+    "so there is no replica to keep",
+    also=("again",),
+    cause="The supervisor was killed.",
+    remedy="`flowcheck down{this_run!o}` removes what is left; `{again}` reads the captures again.",
+)
 SUPERVISOR_HANGS = Entry(
     "health.supervisor_hangs",
     "the supervisor does not respond: its last heartbeat is {seconds} s old",
@@ -62,8 +80,8 @@ CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
 CHAIN_ENDS = Entry("health.chain_ends", "the chain is ending: it applies no more steps")
 NO_LINK = Entry(
     "health.no_link",
-    "no link at {ports} for {seconds} s: no frame arrives there, and what passes meanwhile is "
-    "lost; check the cable, the transceiver and the switch's monitor port",
+    "no link at {ports} for {seconds} s: no frame arrives there, and what passes meanwhile is lost",
+    remedy="Check the cable, the transceiver and the switch's monitor port.",
 )
 NO_LINK_AND = Entry("health.no_link_and", "{no_link}. {reason}")
 NO_LINK_LEFT = Entry("health.no_link_left", "{no_link}. Before that it was {word}: {reason}")

@@ -29,7 +29,14 @@ ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 
 CORRECT_VALUE = "Correct the value, or leave the setting out where it has a default."
 """Where the sentence says already what the value must be."""
-SEE_HELP = "`--help` of the command lists its arguments and options."
+SEE_HELP = "`{command} --help` lists its arguments and options."
+NO_LIKE_COMMAND = Entry("usage.no_like_command", "none")
+UNKNOWN_COMMAND = Entry(
+    "usage.unknown_command",
+    "{command} has no command {word!r}",
+    also=("near",),
+    remedy="Commands with a name like it: {near}. `{command} --help` lists all commands.",
+)
 UNKNOWN_OPTION = Entry(
     "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP
 )

@@ -44,26 +44,25 @@ LOST_AND_STAYS = Entry(
 )
 NO_BASE_AFTER_JOIN = Entry(
     "outcome.no_base_after_join",
-    "the job was joined midstream, and no base was given (`flowcheck base FILE --then "
-    "LATER{this_run!o}`): none of its steps since then was applied",
+    "the job was joined midstream, and no base was given: none of its steps since then was applied",
     cause="A job that ran before FlowCheck has an unknown state.",
     remedy="Give two checkpoints of the trainer while the chain runs: `flowcheck base FILE --then "
     "LATER{this_run!o}`.",
 )
 NO_BASE = Entry(
     "outcome.no_base",
-    "the job began with an unknown state, and nobody gave it (`flowcheck base FILE{this_run!o}`): "
-    "none of its steps was applied",
+    "the job began with an unknown state, and nobody gave it: none of its steps was applied",
     cause="The trainer resumed from a file that FlowCheck never saw.",
     remedy="Give that file with `flowcheck base FILE{this_run!o}` while the chain runs.",
 )
 NO_FRAME = Entry(
     "outcome.no_frame",
-    "no frame came from any source: check that the mirror is switched on and leads here",
+    "no frame came from any source",
     section="arrival",
     cause="The capture ran and no frame reached it.",
-    remedy="Run on the switch what `flowcheck switch render --os OS --source PORT --monitor PORT "
-    "--part check` prints: is the session up, "
+    remedy="Check that the mirror is switched on and leads here: run on the switch what "
+    "`flowcheck switch render --os OS --source PORT --monitor PORT --part "
+    "check` prints: is the session up, "
     "does the monitor port have link? A capture port keeps no address, but its link must be up.",
 )
 NO_COMPLETE_STEP = Entry(
@@ -185,11 +184,11 @@ LEFT_WITH_REPLAY = Entry(
     "leftovers.with_replica_of_replay",
     "the replay in {run} was killed and left {mib} MiB of shared memory with its replica: "
     "`flowcheck down{run!o}`",
+    also=("again",),
     section="processes",
     cause="The supervisor of a replay was killed; its replica is still in memory.",
     remedy="`flowcheck restore{run!o} --template FILE --out FILE` gives the step back at once; "
-    "`flowcheck replay FILE... --run {run!q} --out FOLDER` or `flowcheck down{run!o}` write it as "
-    "a checkpoint first.",
+    "`flowcheck down{run!o}` writes it as a checkpoint; `{again}` reads the captures again.",
 )
 LEFT_BY_SEVERAL = Entry(
     "leftovers.by_several",

@@ -123,12 +123,11 @@ STATE_REFUSED = Entry(
 GRADIENTS_NOT_KEPT = Entry(
     "anchor.gradients_not_kept",
     "the replica is at step {step}, and not all gradients of steps {first} to {last} are kept, "
-    "which would be applied again on this file: [gradient_log] taken_steps = N keeps those of N "
-    "steps and more; a file of the replica's own newest step needs none",
-    cause="The steps between the file and the replica would be applied again, and their "
-    "gradients are gone.",
-    remedy="Give a newer checkpoint, or state a larger `[gradient_log] taken_steps` for the next "
-    "time.",
+    "which would be applied again on this file",
+    cause="The file is older than the gradients that are kept. One of the replica's own newest "
+    "step needs none.",
+    remedy="Give a newer checkpoint. `[gradient_log] taken_steps = N` keeps the gradients of the "
+    "last N steps, for the next time.",
 )
 STEP_NOT_REACHED = Entry(
     "anchor.step_not_reached",
@@ -144,11 +143,14 @@ STEP_BEFORE_JOB = Entry(
 )
 STATE_NOT_KNOWN = Entry(
     "anchor.state_not_known",
-    "the job's optimizer state is not known, or its logged steps are being applied: wait for it",
+    "the job's optimizer state is not known, or its logged steps are being applied",
+    cause="A file replaces a state that is known, and no step is applied meanwhile.",
+    remedy="Give it again when `flowcheck status{this_run!o}` shows applied steps.",
 )
 PARAMETERS_ONLY = Entry(
     "anchor.parameters_only",
     "the replica holds parameters as they are sent, which the next step sends anew",
+    remedy="Nothing is to be done: no state of the trainer's has to be replaced.",
 )
 NORMS_NOT_KEPT = Entry(
     "anchor.norms_not_kept",

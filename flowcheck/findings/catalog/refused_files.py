@@ -21,6 +21,13 @@ PACKED = Entry(
     cause="The file was packed to be stored or sent; FlowCheck reads plain text.",
     remedy="Unpack it with `{command}`, and name the unpacked file.",
 )
+TEXT_IS_CHECKPOINT = Entry(
+    "text_file.is_checkpoint",
+    "is a checkpoint ({kind}), not text",
+    cause="The file of another option or argument was named here.",
+    remedy="Name the text file here. Checkpoints are given to `base`, `audit`, and `--template` of "
+    "`restore`.",
+)
 IN_UTF_16 = Entry(
     "text_file.in_utf_16",
     "is text in UTF-16",

@@ -44,6 +44,15 @@ SETTINGS_DAMAGED = Entry(
     also=("run",),
     remedy="Keep what you need of {run}, then remove the folder.",
 )
+OF_TWO_OWNERS = Entry(
+    "run.of_two_owners",
+    "belongs to uid {user}, but {path} in it belongs to uid {owner}",
+    also=("run",),
+    cause="An earlier start that was ended, or a chain that ran as another user, left it so. What "
+    "others put there is not taken over.",
+    remedy="If you trust what lies there, give all of it to that user (as root: `chown -R {user} "
+    "{run!q}`) and start again; or name another run directory with `--run`.",
+)
 HOLDS_FOREIGN_FILES = Entry(
     "run.holds_foreign_files",
     "holds {names}, and no chain was started there",

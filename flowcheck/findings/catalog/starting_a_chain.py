@@ -90,6 +90,13 @@ STALLED = Entry(
     cause="A replay stands still in that stage: its process is stopped or gets no processor.",
     remedy="Read the log of that stage.",
 )
+RUN_NOT_KEPT = Entry(
+    "replay.run_not_kept",
+    "the run directory of this replay was temporary, and is removed",
+    also=("again",),
+    cause="`--run` was not given.",
+    remedy="`{again}` reads the captures again and keeps it, for commands with `--run DIR`.",
+)
 OPTIMIZER_ASSUMED = Entry(
     "replay.optimizer_assumed",
     "optimizer {name}: it never crosses the wire; state it with --optimizer",

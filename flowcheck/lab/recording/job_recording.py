@@ -69,10 +69,13 @@ def record(
     digests: file into which the script writes digests of its steps.
     force: replace an earlier recording of this name.
 
-    Raises ConfigError if such a recording exists and `force` is not set, FlowCheckError if the job
-    failed or hung, a frame was dropped, or another run uses the cluster.
+    Raises OSError if the script cannot be read, ConfigError if such a recording exists and `force`
+    is not set, FlowCheckError if the job failed or hung, a frame was dropped, or another run uses
+    the cluster.
     """
     own = script is None
+    if script is not None:
+        _check_script(script.path)
     capture, truth_file, *job = check_outputs(out, own=own, force=force)
     shutil.rmtree(plan.folder, ignore_errors=True)
     plan.trainers_folder.mkdir(parents=True)
@@ -110,6 +113,13 @@ def record(
         collectives=len(collectives),
         steps=len(steps),
     )
+
+
+def _check_script(path: Path) -> None:
+    """Raises OSError for a training script that cannot be read: known before the cluster is made,
+    not from a trainer's log."""
+    with path.open("rb"):
+        pass
 
 
 def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:

@@ -36,7 +36,9 @@ def loss_findings(reading: Reading) -> list[Finding]:
                 collectives=told + ["..."] * (len(rest) > MOST_STEPS),
             )
         ]
-    return found or [problems.LOSS_WITHOUT_EFFECT(packets)]
+    is_job_read = any(part.job is not None for part in reading.parts)
+    unharmed = problems.LOSS_WITHOUT_EFFECT if is_job_read else problems.LOSS_OF_UNREAD
+    return found or [unharmed(packets)]
 
 
 def known_missing(collective: Collective) -> tuple[Range, ...]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.how_chains_end import (
     LEFT_BY_CHAIN,
     LEFT_BY_SEVERAL,
@@ -19,6 +17,11 @@ from flowcheck.findings.catalog.how_chains_end import (
     LEFT_WITH_REPLICA,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.watch.state.replay_options_record import (
+    is_temporary,
+    reads_captures,
+    repeating_command,
+)
 from flowcheck.plane.shared_memory.shared_memory_location import (
     SHM,
     hugetlbfs_mounts,
@@ -28,10 +31,6 @@ from flowcheck.private_files import is_privately_owned
 from flowcheck.stages.run_directory.process_liveness import run_dir_of_memory, stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import chain_root
-
-REPLAY_PREFIX = "flowcheck-replay-"
-"""Prefix of run directories of replays without --run. They may be removed: their captures can be
-replayed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +54,14 @@ class LeftoverMemory:
             return LEFT_REMOVABLE(mib=mib, memory=self.memory)
         if not self.has_replica:
             return LEFT_BY_CHAIN(mib=mib, run=self.run)
-        replay = self.run is not None and reads_captures(self.run)
-        return (LEFT_WITH_REPLAY if replay else LEFT_WITH_REPLICA)(mib=mib, run=self.run)
+        if self.run is not None and reads_captures(self.run):
+            return LEFT_WITH_REPLAY(mib=mib, run=self.run, again=repeating_command(self.run))
+        return LEFT_WITH_REPLICA(mib=mib, run=self.run)
 
     @property
     def must_be_kept(self) -> bool:
         """Whether it must be kept: it belongs to a run directory that a user chose."""
-        return self.run is not None and not _is_temporary(self.run)
-
-
-def reads_captures(root: Path) -> bool:
-    """Whether all sources of the run in this folder end, as those of a replay do: there is no job
-    to join again. False where its settings cannot be read."""
-    try:
-        sources = RunDir(root).settings().source
-    except (ConfigError, OSError):
-        return False
-    return bool(sources) and not any(one.live for one in sources)
+        return self.run is not None and not is_temporary(self.run)
 
 
 @dataclass(slots=True)
@@ -158,8 +148,3 @@ def remove_leftovers(*, except_run: Path | None, replicas: bool) -> RemovedLefto
         if not leftover.memory.exists():
             done.removed.append(str(leftover.memory))
     return done
-
-
-def _is_temporary(run: Path) -> bool:
-    folder = Path(tempfile.gettempdir()).resolve()
-    return run.parent == folder and run.name.startswith(REPLAY_PREFIX)

@@ -35,9 +35,15 @@ from flowcheck.findings.named_run import set_named_run
 from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner
-from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
+from flowcheck.ops.lifecycle.leftover_memory import remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
-from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, job_end_of_replay, show
+from flowcheck.ops.lifecycle.replay_result import (
+    ReplayResult,
+    is_complete,
+    job_end_of_replay,
+    result_without_run,
+    show,
+)
 from flowcheck.ops.lifecycle.shutdown_cleanup import rescue_killed_chain
 from flowcheck.ops.lifecycle.shutdown_record_writer import (
     failure_finding,
@@ -46,6 +52,11 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import (
     stopped_by,
 )
 from flowcheck.ops.watch.state.chain_state import EndKind, ReplayOptions
+from flowcheck.ops.watch.state.replay_options_record import (
+    REPLAY_PREFIX,
+    repeating_command,
+    write_replay_options,
+)
 from flowcheck.optimizer_rules.torch_optimizers import REPLAY_DEFAULT
 from flowcheck.plane.frame_sources.dpdk_eal import dpdk
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -62,6 +73,8 @@ ring loses nothing and stays in the CPU's cache."""
 STAGING_BYTES_MAX = 1 << 30
 """Largest staging of a replay, bytes. A choice: up to this limit staging has twice the file's size
 and can hold all of it; a larger capture must be learned before its end."""
+AUTO = "auto"
+"""The source of a replay that does not state one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +87,7 @@ class ReplayRequest:
     job: Path | None = None
     output: Path | None = None
     speed: float | None = None
-    source: str = "auto"
+    source: str = AUTO
     digests: bool = False
     run: Path | None = None
     as_json: bool = False
@@ -101,6 +114,7 @@ def run(request: ReplayRequest) -> int:
     for removed in remove_leftovers(except_run=root, replicas=False).findings:
         console.print(printable(str(removed)), markup=False)
     where, memory = chain_runner.create_run(config, root)
+    write_replay_options(where, _options(request))
     console.print(str(memory), markup=False)
     # To the end: a signal while the checkpoint is being written must not be the end of that.
     with (
@@ -110,6 +124,7 @@ def run(request: ReplayRequest) -> int:
         result = _replay(request, config, where, console, sum(counts), signals)
     if request.run is None:
         shutil.rmtree(root, ignore_errors=True)
+        result = result_without_run(result, repeating_command(root, _options(request)))
     if request.as_json:
         result["assumed"] = [*assumed, *result["assumed"]]
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
@@ -163,9 +178,9 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
 
 def _sources(request: ReplayRequest, counts: list[int]) -> tuple[SourceConfig, ...]:
     kind = request.source
-    if kind not in ("auto", "dpdk", "file"):
+    if kind not in (AUTO, "dpdk", "file"):
         raise ConfigError("--source", kind, REPLAY_SOURCE())
-    if kind == "auto":
+    if kind == AUTO:
         kind = "dpdk" if _dpdk_reads(request.files) else "file"
     if kind == "dpdk":
         for path in request.files:
@@ -226,9 +241,16 @@ def _replay(
 
 
 def _options(request: ReplayRequest) -> ReplayOptions:
-    """As the record of the end has them, for the command that repeats the replay."""
+    """As its records have them, for the command that repeats the replay."""
     job, out = request.job, request.output
     return ReplayOptions(
+        files=tuple(str(file.absolute()) for file in request.files),
         job=None if job is None else str(job.absolute()),
         out=None if out is None else str(out.absolute()),
+        optimizer=request.optimizer,
+        lr=request.learning_rate,
+        speed=request.speed,
+        source=None if request.source == AUTO else request.source,
+        jobs=request.jobs,
+        digests=request.digests,
     )

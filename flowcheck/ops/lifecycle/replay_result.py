@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flowcheck.findings.catalog.how_chains_end import INTERRUPTED
+from flowcheck.findings.catalog.starting_a_chain import RUN_NOT_KEPT
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import name_run_to_keep
 from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
@@ -109,11 +112,36 @@ def is_complete(result: dict[str, Any]) -> bool:
     return bool(applied and not stopped)
 
 
+def result_without_run(result: dict[str, Any], again: str) -> dict[str, Any]:
+    """The result of a replay whose run directory is removed: commands in its texts name one that
+    is to be made, and where steps are missing a note says how. again: the command that makes it."""
+    name_run_to_keep()
+    told: dict[str, Any] = _with_current_texts(result)
+    if not all(map(is_complete, (told, *told["beside"]))):
+        told["notes"] = [*told["notes"], RUN_NOT_KEPT(again)]
+    return told
+
+
+def _with_current_texts(value: Any) -> Any:
+    """The same, with the texts of all findings in it made anew."""
+    if isinstance(value, dict):
+        return {key: _with_current_texts(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_current_texts, value))
+    if not isinstance(value, msgspec.Struct):
+        return value
+    fields = {name: _with_current_texts(getattr(value, name)) for name in value.__struct_fields__}
+    made = msgspec.structs.replace(value, **fields)
+    return made.with_current_texts() if isinstance(made, Finding) else made
+
+
 def show(result: dict[str, Any], notes: Console) -> None:
     """Prints the result for people. notes: console for notes and assumptions."""
     out = Console()
     for note in result["notes"]:
         notes.print(str(note), markup=False)
+        if note.remedy:
+            notes.print(f"  {note.remedy}", markup=False)
     for number, one in enumerate((result, *result["beside"]), 1):
         if result["beside"]:
             out.print(f"job {number}:", highlight=False)

@@ -25,7 +25,6 @@ from flowcheck.findings.catalog.how_chains_end import (
     TOLD_TO_STOP,
 )
 from flowcheck.findings.finding import Entry, Finding, plain_error_text
-from flowcheck.ops.lifecycle.leftover_memory import reads_captures
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import (
     NO_OPTIONS,
@@ -35,6 +34,7 @@ from flowcheck.ops.watch.state.chain_state import (
     ReplayOptions,
     RingState,
 )
+from flowcheck.ops.watch.state.replay_options_record import read_replay_options, reads_captures
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import (
     last_sign_of_life_ns,
@@ -158,8 +158,15 @@ def record_killed_end(
         write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
         return
     by = FOUND_KILLED(finder=_me(finder), time=utc_text(time.time_ns()), done=done)
-    last, replay = last_sign_of_life_ns(run), reads_captures(run.root)
-    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last, replay=replay)
+    record_end(
+        run,
+        EndKind.KILLED,
+        by,
+        _came_to(run, folders),
+        last_sign_of_life_ns(run),
+        replay=reads_captures(run.root),
+        options=read_replay_options(run),
+    )
 
 
 def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:

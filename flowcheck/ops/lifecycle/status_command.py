@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.ops.watch.state import checkpoint_status, shutdown_record
 from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobState
 from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
+from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import PIPED_CELLS, last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_finding
@@ -149,7 +149,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     for problem in state.problems:
         say(f"[yellow]{escape(str(problem))}[/]", problem)
     if killed:
-        say(_killed(state, replay=leftover_memory.reads_captures(Path(state.run))))
+        say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
         say(f"the run before: `flowcheck status --previous{escape(run_option(state.run))}`")
     for left in leftovers:
@@ -237,13 +237,12 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield f"  {escape(str(reason))}", reason
 
 
-def _killed(state: ChainState, *, replay: bool) -> str:
-    """What to do about a chain whose supervisor is gone. replay: it read captures."""
+def _killed(state: ChainState) -> str:
+    """What to do about a chain whose supervisor is gone."""
     of_run = escape(run_option(state.run))
     again = f"`flowcheck up JOB.toml{of_run}`"
-    if replay:  # without --run it is in a folder of its own
-        run = escape(shlex.quote(state.run))
-        again = f"`flowcheck replay FILE... --run {run} --out FOLDER`"
+    if replay := reads_captures(Path(state.run)):
+        again = f"`{escape(repeating_command(Path(state.run)))}`"
     waits = next((job.logged for job in state.jobs if job.logged and job.logged[1]), None)
     if waits is not None:
         return (
@@ -252,10 +251,12 @@ def _killed(state: ChainState, *, replay: bool) -> str:
         )
     if not any(job.step for job in state.jobs):
         return f"[red]its supervisor was killed[/]: `flowcheck down{of_run}` removes what is left"
+    first = f"{again} and `flowcheck down{of_run}` make it a checkpoint first"
+    if replay:
+        first = f"`flowcheck down{of_run}` makes it a checkpoint; {again} reads the captures again"
     return (
         "[red]its supervisor was killed[/], its replica is in memory still: `flowcheck restore"
-        f"{of_run} --format torch --out restored.pt` gives it back; {again} and "
-        f"`flowcheck down{of_run}` make it a checkpoint first"
+        f"{of_run} --format torch --out restored.pt` gives it back; {first}"
     )
 
 

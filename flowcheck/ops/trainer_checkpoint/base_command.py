@@ -37,11 +37,11 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STATED_ELSEWHERE,
 )
 from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.lifecycle.leftover_memory import reads_captures
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
+from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
@@ -167,19 +167,26 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
     if incarnation_of(where).step is not None:
         raise StateError(STATE_KNOWN(root))
     if stage_at(Position.STEP).name not in where.stage_pids():
-        replay = reads_captures(where.port.root)
-        raise StateError((NO_UPDATER_OF_REPLAY if replay else NO_UPDATER)(root))
+        raise StateError(_of_kind(where, NO_UPDATER_OF_REPLAY, NO_UPDATER))
     return verified_base(where, config, file, place)
 
 
 def _no_job(where: RunDir) -> Finding:
     """Why there is no job to give a base to: the chain has ended, was killed, or still learns."""
-    replay, chain = reads_captures(where.port.root), where.port
+    chain = where.port
     if chain.ended.exists():
-        return (REPLAY_HAS_ENDED if replay else CHAIN_HAS_ENDED)(where.root)
+        return _of_kind(where, REPLAY_HAS_ENDED, CHAIN_HAS_ENDED)
     if SUPERVISOR.name not in chain.stage_pids():
-        return (REPLAY_WAS_KILLED if replay else CHAIN_WAS_KILLED)(where.root)
+        return _of_kind(where, REPLAY_WAS_KILLED, CHAIN_WAS_KILLED)
     return NO_JOB_YET(where.root)
+
+
+def _of_kind(where: RunDir, of_replay: Entry, of_live: Entry) -> Finding:
+    """What is said of a run whose captures can be read again, or of one that follows a live job."""
+    chain = where.port.root
+    if reads_captures(chain):
+        return of_replay(run=where.root, again=repeating_command(chain))
+    return of_live(where.root)
 
 
 def submit_base(

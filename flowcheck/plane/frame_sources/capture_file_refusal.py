@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flowcheck.checkpoint_signatures import checkpoint_kind
 from flowcheck.findings.catalog import capture_file_problems as problems
 from flowcheck.findings.catalog import capture_file_reasons as reasons
 from flowcheck.findings.finding import Finding
@@ -74,6 +75,8 @@ def _no_capture(path: Path, told: Finding) -> Finding:
         return problems.IS_UNREADABLE(path=path, error=error.strerror, user=user)
     if not size:
         return problems.IS_EMPTY(path)
+    if (kind := checkpoint_kind(begin)) is not None:
+        return problems.IS_CHECKPOINT(path=path, kind=kind)
     if (packed := unpack_command(path, begin, ".pcap")) is not None:
         program, command = packed
         return problems.IS_COMPRESSED(path=path, program=program, command=command)

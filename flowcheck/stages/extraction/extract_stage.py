@@ -6,14 +6,11 @@ one of the states in job_state/lifecycle_state_machines.py, which `work` looks u
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
-from flowcheck.errors import RingError
 from flowcheck.findings.catalog.job_selection_reasons import (
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
@@ -37,6 +34,7 @@ from flowcheck.stages.extraction.job_restart import (
     promote_successor,
     remove_stale_offers,
 )
+from flowcheck.stages.extraction.shard_creation import open_or_create_shard, prepare_shard
 from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
@@ -54,7 +52,6 @@ from flowcheck.stages.staged_messages.staging_space import (
     stalled_extractors,
 )
 from flowcheck.stages.zmq_sockets import StageSockets
-from flowcheck.wire.learn.jobs.held import without_held
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 
@@ -65,57 +62,6 @@ def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) ->
         return Staging.open(path)
     with atomic_path(path, durable=False) as place:
         return Staging.create(place, messages=flows.pool_records, data_bytes=size_bytes)
-
-
-def open_or_create_shard(
-    run: RunDir, job: LearnedJob, shard: GradientShard | None
-) -> tuple[GradientShard, LearnedJob]:
-    """(the shard for the job's gradients, the job as far as the shard has room for it). shard: of
-    an earlier incarnation; None: there is none yet."""
-    if shard is None:
-        shard = _created(run, job)
-    return shard, job if shard.module_buffer_bytes == job.module_buffer_bytes else without_held(job)
-
-
-def _created(run: RunDir, job: LearnedJob) -> GradientShard:
-    with atomic_path(run.shard, durable=False) as place:
-        return take_shard(run.read_shard, place, job) or create_shard(place, job)
-
-
-def create_shard(place: Path, job: LearnedJob) -> GradientShard:
-    """A new shard for the job's gradients; its pages are zeroed, so it takes the longer the larger
-    the job is. Raises RingError without room."""
-    return GradientShard.create(
-        place,
-        gradient_bytes=job.gradient_bytes,
-        unit_bytes=min(parameter.element_bytes for parameter in job.reduced),
-        held_bytes=job.module_buffer_bytes,
-    )
-
-
-def prepare_shard(run: RunDir, job: LearnedJob) -> None:
-    """Makes the shard of a job that was just proved, where there is none, before it is known that
-    the job is followed. Without room nothing is made: the stage is to meet that."""
-    if run.shard.exists():
-        return
-    run.read_shard.unlink(missing_ok=True)
-    with suppress(RingError):
-        create_shard(run.read_shard, job).close()
-
-
-def take_shard(prepared: Path, place: Path, job: LearnedJob) -> GradientShard | None:
-    """The shard that a reading made for the job, moved to `place`; None: it made none for this
-    one."""
-    if not prepared.exists():
-        return None
-    shard = GradientShard.open(prepared)
-    sizes = shard.gradient_bytes, shard.module_buffer_bytes, shard.unit_bytes
-    unit_bytes = min(parameter.element_bytes for parameter in job.reduced)
-    if sizes != (job.gradient_bytes, job.module_buffer_bytes, unit_bytes):
-        shard.close()
-        return None
-    prepared.replace(place)
-    return shard
 
 
 READING_TURN_S = 0.02
@@ -160,6 +106,8 @@ class ExtractService:
         if self._lifecycle.state is ExtractState.HANDING_OVER and shard is not None:
             self._obey_verdict(shard)
         remove_stale_offers(self._lifecycle)
+        self._run.remove_read_weights()
+        self._run.remove_read_shards()
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)

@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
+from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from flowcheck.atomic_write import temporary_path
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.nccl_transport import NO_WRITES
 from flowcheck.findings.finding import Finding
@@ -20,11 +23,21 @@ from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
 from flowcheck.plane.shared_memory.flow_table import flow_key
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.proved_job import ProvedJob
-from flowcheck.stages.job_learning.reading_process import ReadingProcess
-from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob, ReadingTerms
+from flowcheck.stages.job_learning.reading_process import (
+    NOTHING_TO_MAKE,
+    ReadingProcess,
+    ToMake,
+)
+from flowcheck.stages.job_learning.stream_reading import (
+    NO_KNOWN_JOB,
+    KnownJob,
+    ReadingOutcome,
+    ReadingTerms,
+)
 from flowcheck.stages.job_state.gathered_parameters import sharded_optimizer_of, unit_block_bytes_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import completed_messages
@@ -66,6 +79,10 @@ AWAITED_GROWTH = 2.0
 """Factor, in place of GROWTH while messages are awaited that a reading named: a guard where they
 never come so, as when a collective took another protocol. A choice: smaller costs readings that
 tell nothing."""
+MESSAGES_PER_AWAITED = 3
+"""Of all connections, while large weights are awaited, for one message of these: they come as the
+start-up says, and each has a clear-to-send of its own. A choice: one more for what else there is;
+more waits longer for weights that never come whole."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE_PER_READING_TIME = 1
@@ -86,10 +103,10 @@ class JobLearner:
         release: NcclEra | None = None,
         clock: Callable[[], float] = time.monotonic,
         stated: OperatorStatement | None = None,
-        prepare: Callable[[LearnedJob], None] | None = None,
+        prepare: Callable[[ShardSize], None] | None = None,
     ) -> None:
         """release: NCCL's, and stated: what else the job file states. prepare: called, in the
-        process of a reading, of a job that it proves."""
+        process of a reading, to make the shard of a job."""
         self._prepare = prepare
         self._stated = stated
         self._wanted: JobSelector | None = None
@@ -105,10 +122,19 @@ class JobLearner:
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
+        self._making: tuple[ToMake, ReadingProcess] | None = None
+        """(what it is, the reading that makes it) of initial weights and a shard as large: they
+        are all there long before the job is told."""
+        self._proof: tuple[ReadingOutcome, ReadingProcess] | None = None
+        """A job that was told, whose weights or shard are still being made."""
+        self._weights_at_once = False
+        """They could not be made behind an outcome: the next one tells why."""
         self._awaited: Awaited | None = None
         """What the last reading waits for."""
         self._look_at = 0
         """Whole messages staged before which what is awaited cannot have come."""
+        self._weights_lacking = 0
+        """Messages that come before the awaited weights are there, if they come as foretold."""
         self.why_not: tuple[Finding, ...] = (NO_WRITES(),)
         self.joining = False
         """By the last reading a job that is known runs, and was not joined yet."""
@@ -116,8 +142,8 @@ class JobLearner:
 
     @property
     def busy(self) -> bool:
-        """A reading has begun whose outcome was not taken yet."""
-        return self._reading is not None
+        """A reading has begun whose outcome was not taken yet, or what its job needs is made."""
+        return self._reading is not None or self._proof is not None
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
@@ -159,6 +185,8 @@ class JobLearner:
         that may be joined midstream; wait_s: for a reading under way; wanted: which of
         several jobs.
         """
+        if self._proof is not None:
+            return self._proved(wait_s)
         complete = completed_messages(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
@@ -177,16 +205,59 @@ class JobLearner:
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
         self._not_before_s = self._clock() + PAUSE_PER_READING_TIME * took_s
-        if found.job is None or (found.weights is None and not found.job.awaits_base):
+        if found.goes_on and found.weights_source is not None:
+            self._goes_on_making(ToMake(found.weights_source, found.shard), reading)
+        lacks_weights = found.weights is None and found.weights_source is None
+        if found.job is None or (lacks_weights and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
-            self._awaited, self._look_at = found.awaited, 0
+            self._awaited, self._look_at, self._weights_lacking = found.awaited, 0, 0
             self._left_out += ignore_flows(extractors, found.names, found.others)
             return None
+        self._proof = found, reading
+        return self._proved(0.0)
+
+    def _goes_on_making(self, what: ToMake, reading: ReadingProcess) -> None:
+        """That reading makes weights, unless they are those that another one makes."""
+        if self._making is not None and self._making[0].weights_source != what.weights_source:
+            self._stop_making()
+        if self._making is None:
+            self._making = what, reading
+
+    def _stop_making(self) -> None:
+        """What the killed reading made goes; another one may be making what its outcome told."""
+        if self._making is not None:
+            what, reading = self._making
+            reading.kill()
+            place = self._run.read_weights(what.weights_source)
+            place.unlink(missing_ok=True)
+            temporary_path(place).unlink(missing_ok=True)
+        self._making = None
+
+    def _proved(self, wait_s: float) -> ProvedJob | None:
+        """The job that was told, once all that it needs is there; None: not within so many
+        seconds, or it cannot be had."""
+        assert self._proof is not None
+        found, reading = self._proof
+        makers = [reading] if found.goes_on else []
+        if found.weights_source is not None and self._making is not None:
+            makers.append(self._making[1])
+        made = [maker.made(wait_s) for maker in makers]
+        if False in made:
+            self.forget()
+            self._weights_at_once = True
+            return None
+        if None in made:
+            return None
+        weights: NDArray[np.uint8] | Path | None = found.weights
+        if found.weights_source is not None:
+            weights = self._run.read_weights(found.weights_source)
+        self._making = self._proof = None
         self.forget()
+        assert found.job is not None
         return ProvedJob(
             job=found.job,
-            weights=found.weights,
+            weights=weights,
             names=found.names,
             numbers=found.numbers,
             flows=found.flows,
@@ -198,7 +269,8 @@ class JobLearner:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
-        self._awaited = None
+        self._awaited, self._weights_lacking = None, 0
+        self._weights_at_once = False
         self._publish_unread(unread=False)
         self.close()
 
@@ -209,14 +281,21 @@ class JobLearner:
 
     def close(self) -> None:
         """No reading goes on."""
+        unfinished = self._making is not None or self._proof is not None
         if self._reading is not None:
             self._reading.kill()
-        self._reading = None
+        if self._proof is not None:
+            self._proof[1].kill()
+        self._stop_making()
+        self._reading = self._proof = None
+        if unfinished:
+            self._run.remove_read_weights()
+            self._run.remove_read_shards()
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
         growth = GROWTH if self._awaited is None else AWAITED_GROWTH
-        due = max(MESSAGES_MIN, int(self._read_at * growth))
+        due = max(MESSAGES_MIN, self._read_at + self._weights_lacking, int(self._read_at * growth))
         if at_once:
             due = max(1, self._read_at + self._last_word)
         elif quiet:
@@ -227,12 +306,15 @@ class JobLearner:
         return complete >= due and (not early or quiet or hurry)
 
     def _awaited_came(self, extractors: Sequence[Extractor], complete: int) -> bool:
-        """Whether so many messages of each awaited flow have begun. complete: whole messages
+        """Whether so many messages of each awaited flow are there. complete: whole messages
         staged; looks again only once as many more are there as were still to come."""
         if self._awaited is None or complete < self._look_at:
             return False
-        begun = _begun(extractors)
-        lacking = max(due - begun[flow] for flow, due in self._awaited.flows)
+        begun = _begun(extractors, whole=self._awaited.whole)
+        left = [due - begun[flow] for flow, due in self._awaited.flows]
+        if self._awaited.whole and not self._weights_lacking:
+            self._weights_lacking = MESSAGES_PER_AWAITED * sum(max(0, one) for one in left)
+        lacking = max(left)
         # The last message of each flow may have begun and not be whole.
         self._look_at = complete + max(1, lacking - 1)
         return lacking <= 0
@@ -275,24 +357,32 @@ class JobLearner:
             blocks=unit_block_bytes_of(self._run),
             sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
+            weights_at_once=self._weights_at_once,
         )
         staged = tuple(
             staged_snapshot_of(extractor, own)
             for extractor, own in zip(extractors, only or repeat(None), strict=False)
         )
+        if self._making is not None and self._making[1].made(0.0) is False:
+            self._stop_making()  # the reading that proves the job tries again
         self._reading = ReadingProcess(
             staged,
             terms,
             weights_file=self._run.read_weights,
+            made_by_another=NOTHING_TO_MAKE if self._making is None else self._making[0],
             prepare=self._prepare,
         )
 
 
-def _begun(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
-    """{flow: messages that the mirror point which has most of them has staged, whole or not}."""
+def _begun(extractors: Sequence[Extractor], *, whole: bool) -> Mapping[FlowKey, int]:
+    """{flow: messages that the mirror point which has most of them has staged}. whole: those that
+    are not whole do not count."""
     most: Counter[FlowKey] = Counter()
     for extractor in extractors:
         records = extractor.staging.records()
-        own = np.bincount(records["message"]["flow"][records["state"] == 1])
+        counts = records["state"] == 1
+        if whole:
+            counts &= records["completed"] != 0
+        own = np.bincount(records["message"]["flow"][counts])
         most |= Counter(dict(zip(extractor.keys(), map(int, own), strict=False)))
     return most

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
@@ -47,7 +48,7 @@ class ProvedJob:
         """As the job that is followed."""
         reassembly.learned(self.numbers)
         self._write_files(run.learned_folder)
-        run.read_weights.unlink(missing_ok=True)
+        run.remove_read_weights()
 
     def _write_files(self, folder: Path) -> None:
         named = [list(own.items()) for own in self.names]
@@ -61,6 +62,12 @@ class ProvedJob:
         if self.auxiliary_weights is not None:
             write_atomically(folder / AUXILIARY_WEIGHTS, self.auxiliary_weights.data)
         write_atomically(folder / "job.json", encode_job(self.job))
+
+
+def shard_size_of(job: LearnedJob) -> ShardSize:
+    """What a shard for its gradients has room for."""
+    unit_bytes = min(parameter.element_bytes for parameter in job.reduced)
+    return ShardSize(job.gradient_bytes, job.module_buffer_bytes, unit_bytes)
 
 
 def _link_or_copy(file: Path, place: Path) -> None:

@@ -20,15 +20,16 @@ from flowcheck.plane.mirror_merge.mirror_point_merge import (
     merge_mirror_points,
     mirror_view,
 )
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
-from flowcheck.stages.job_learning.proved_job import has_consistent_buckets
+from flowcheck.stages.job_learning.proved_job import has_consistent_buckets, shard_size_of
 from flowcheck.stages.staged_messages.across_rings import FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
-from flowcheck.wire.learn.reading import Awaited
+from flowcheck.wire.learn.reading import Awaited, Deferred, Weights
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -57,7 +58,13 @@ class ReadingOutcome:
 
     job: LearnedJob | None = None
     weights: NDArray[np.uint8] | Path | None = field(default=None, repr=False)
-    """Of all parameters; a path: of the file that the reading wrote them to."""
+    """Of all parameters; a path: of the file that the reading wrote them to. None where nobody put
+    them together by now."""
+    weights_source: bytes | None = None
+    """In place of `weights` those that are still to be put together (`Weights.sources`); without a
+    job, as soon as all of them was seen."""
+    deferred: Deferred | None = field(default=None, repr=False)
+    """Puts these together; it does not leave the process of the reading."""
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """[bytes] frozen parameters and buffers that were broadcast; None: there are none."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
@@ -74,6 +81,10 @@ class ReadingOutcome:
     """As of `Reading`."""
     names: tuple[dict[FlowKey, JoinedFlow], ...] = field(default=(), repr=False)
     """[mirror point] what its flows are called in the job."""
+    shard: ShardSize | None = None
+    """Of the job's gradients; without a job, what those of such weights most likely take."""
+    goes_on: bool = False
+    """The process of the reading still makes what the job needs."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -95,6 +106,8 @@ class ReadingTerms:
     sharded: ShardedTraining | None = None
     selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
+    weights_at_once: bool = False
+    """Weights are put together before the outcome is told."""
 
 
 def read_first_life(
@@ -134,17 +147,24 @@ def read_first_life(
     return select_job(reading, terms.selector)
 
 
-def reading_outcome(reading: Reading) -> ReadingOutcome:
-    """What a stage needs of a reading. A job without its initial weights starts no replica."""
+def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> ReadingOutcome:
+    """What a stage needs of a reading. A job without its initial weights starts no replica.
+    weights_at_once: as of `ReadingTerms`."""
+    weights = reading.gathered or reading.weights
+    source = None if weights is None or weights_at_once else weights.sources
     if reading.job is None:
         return ReadingOutcome(
-            why_not=reading.why_not, others=reading.others, awaited=reading.awaited
+            why_not=reading.why_not,
+            others=reading.others,
+            awaited=reading.awaited,
+            weights_source=source,
+            deferred=weights.deferred if weights is not None and source is not None else None,
+            shard=_likely_shard(weights) if weights is not None and source is not None else None,
         )
     if any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats):
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
-    weights = reading.gathered or reading.weights
-    if weights is None or weights.why_not or not weights.sound:
+    if weights is None or (source is None and (weights.why_not or not weights.sound)):
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
     if not has_consistent_buckets(reading.job):
@@ -166,12 +186,31 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
     others = [part for part in reading.parts if part.job not in (None, reading.job)]
     return ReadingOutcome(
         job=reading.job,
-        weights=weights.data,
+        weights=weights.data if source is None else None,
+        weights_source=source,
+        deferred=None if source is None else weights.deferred,
+        shard=shard_size_of(reading.job),
         auxiliary_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),
     )
+
+
+def _likely_shard(weights: Weights) -> ShardSize | None:
+    """Of gradients as large as the weights, which those of most jobs are."""
+    unit_bytes = weights.element_bytes
+    return ShardSize(weights.bytes, 0, unit_bytes) if unit_bytes in (2, 4, 8) else None
+
+
+def _outcome(
+    seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+) -> ReadingOutcome:
+    """Of the first life of a job."""
+    reading = read_first_life(seen, flows, terms)
+    # Of several jobs the weights may tell which one is followed: they were looked at by now.
+    at_once = terms.weights_at_once or terms.selector is not None
+    return reading_outcome(reading, weights_at_once=at_once)
 
 
 def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> ReadingOutcome:
@@ -212,11 +251,11 @@ def read_job(
         return _new(seen, flows, terms)
     job, why_not = join_job(known, seen.messages, ended=terms.ended)
     if job is not None:
-        return ReadingOutcome(job=job, flows=_both_ways(job, flows))
+        return ReadingOutcome(job=job, flows=_both_ways(job, flows), shard=shard_size_of(job))
     others = [m for m in seen.messages if not of_job(known, m.flow)]
     if any(from_start(message) for message in others):  # it may have been launched anew meanwhile
         rest = [flow for flow in flows if not of_job(known, flow.key)]
-        outcome = reading_outcome(read_first_life(replace(seen, messages=others), rest, terms))
+        outcome = _outcome(replace(seen, messages=others), rest, terms)
         if outcome.job is not None:
             return outcome
     assert why_not is not None
@@ -228,10 +267,10 @@ def _new(seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms) -
     model, several = terms.known.model, terms.selector is not None
     begun = {message.flow for message in seen.messages if from_start(message)}
     if model is None or (begun and not several):
-        return reading_outcome(read_first_life(seen, flows, terms))
+        return _outcome(seen, flows, terms)
     if not begun:
         return _stated(model, seen.messages, flows, terms)
-    outcome = reading_outcome(read_first_life(seen, flows, terms))
+    outcome = _outcome(seen, flows, terms)
     if outcome.job is not None:
         return outcome
     # What began between two hosts is no part of what was there before.
@@ -267,4 +306,4 @@ def _stated(
     if job is None:
         assert why_not is not None
         return ReadingOutcome(why_not=(why_not,), joining=True)
-    return ReadingOutcome(job=job, flows=_both_ways(job, flows))
+    return ReadingOutcome(job=job, flows=_both_ways(job, flows), shard=shard_size_of(job))

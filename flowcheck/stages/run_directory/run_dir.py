@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.run_directories import (
     NOT_ACCESSIBLE,
     SETTINGS_DAMAGED,
 )
+from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.private_files import (
     check_not_shared,
     check_owner,
@@ -35,7 +36,12 @@ from flowcheck.stages.run_directory.process_liveness import (
     lock_folder,
     process_identity,
 )
-from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder, what_is_at
+from flowcheck.stages.run_directory.run_dir_checks import (
+    is_run,
+    refuse_foreign_folder,
+    refuse_two_owners,
+    what_is_at,
+)
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
@@ -105,6 +111,11 @@ class RecordFiles:
         return self.root / "ended.json"
 
     @property
+    def replay_options(self) -> Path:
+        """What a replay was started with (ops/watch/state/replay_options_record.py)."""
+        return self.root / "replay.json"
+
+    @property
     def stop_request(self) -> Path:
         """Who asked the chain to end. The file exists from the request to the end."""
         return self.root / "asked"
@@ -120,7 +131,7 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.heartbeat_file, self.ended)
+        held = (self.audits, self.anchors, self.heartbeat_file, self.ended, self.replay_options)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 
@@ -150,10 +161,15 @@ class LearnedFiles:
         """Initial parameters from the job's packets, bytes in index order."""
         return self.learned_folder / "weights.bin"
 
-    @property
-    def read_weights(self) -> Path:
-        """The same where a reading leaves them, before it is known that its job is followed."""
-        return self.learned_folder / ".read-weights.bin"
+    def read_weights(self, source: bytes | None) -> Path:
+        """The same where a reading leaves them, before it is known that its job is followed.
+        source: `Weights.sources` of those that are put together behind a reading."""
+        named = "" if source is None else f"-{source.hex()[:16]}"
+        return self.learned_folder / f".read-weights{named}.bin"
+
+    def remove_read_weights(self) -> None:
+        """Removes the weights that readings left, and what a kill left of one."""
+        _remove_named(self.learned_folder, ".read-weights*.bin")
 
     @property
     def auxiliary_weights(self) -> Path:
@@ -227,8 +243,10 @@ class RunDir(LearnedFiles, RecordFiles):
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
         """Creates a run directory, mode 0700, with a folder for shared memory below `mount`. Raises
-        ConfigError if another run uses the folder, or if it holds foreign files."""
+        ConfigError if another run uses the folder, or if it holds files that are foreign or of
+        another user."""
         run = cls(root)
+        refuse_two_owners(root)
         if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
             raise ConfigError("run", str(root), IN_USE(pid=owner, run=root))
         refuse_foreign_folder(root)
@@ -315,10 +333,14 @@ class RunDir(LearnedFiles, RecordFiles):
     def shard(self) -> Path:
         return self.memory / "shard"
 
-    @property
-    def read_shard(self) -> Path:
+    def read_shard(self, size: ShardSize) -> Path:
         """The same where a reading leaves it, before it is known that its job is followed."""
-        return self.memory / ".read-shard"
+        named = "-".join(map(str, size))
+        return self.memory / f".read-shard-{named}"
+
+    def remove_read_shards(self) -> None:
+        """Removes the shards that readings left, and what a kill left of one."""
+        _remove_named(self.memory, ".read-shard*")
 
     @property
     def replica(self) -> Path:
@@ -411,3 +433,11 @@ class RunDir(LearnedFiles, RecordFiles):
                 item.unlink(missing_ok=True)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_named(folder: Path, pattern: str) -> None:
+    """Removes such files, and those that were to get such a name (atomic_write.py,
+    `temporary_path`)."""
+    for named in (pattern, f".{pattern}.tmp"):
+        for left in folder.glob(named):
+            left.unlink(missing_ok=True)

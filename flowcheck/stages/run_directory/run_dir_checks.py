@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.run_directories import (
     FOUND_OTHER,
     HOLDS_FOREIGN_FILES,
     HOLDS_SPECIAL_FILE,
+    OF_TWO_OWNERS,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
@@ -75,6 +76,22 @@ def refuse_foreign_folder(root: Path) -> None:
     found += [name for name in ("memory", "config.json", "trace") if _is_there(root / name)]
     if found:
         raise ConfigError("run", str(root), HOLDS_FOREIGN_FILES(found))
+
+
+def refuse_two_owners(root: Path) -> None:
+    """Raises ConfigError if this user's run directory holds what another user left there: it can
+    neither be read nor removed. Root can do both."""
+    user = os.geteuid()
+    if user == 0 or not root.is_dir() or root.stat().st_uid != user:
+        return
+    for path in (root / name for name in ("config.json", *FOLDERS)):
+        with suppress(FileNotFoundError):
+            if (owner := path.lstat().st_uid) != user:
+                raise ConfigError(
+                    "run",
+                    str(root),
+                    OF_TWO_OWNERS(path=path.name, owner=owner, user=user, run=root),
+                )
 
 
 def refuse_special_files(root: Path) -> None:

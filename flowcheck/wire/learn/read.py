@@ -153,12 +153,13 @@ def _read(
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
     sorted_flows = sorted_flows or sort_flows(flows, messages)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
-    if foretold is None or reading.job is not None or query.hasty:
+    waits = reading.why_not and all(why.is_any_of(*NOT_YET) for why in reading.why_not)
+    if foretold is None or reading.job is not None or query.hasty or waits:
         return reading, sense
     nodes = all(one.ring.borne_out for one in foretold.communicators)
     if nodes and reading.why_not and all(map(_first_gpu_open, reading.why_not)):
         return reading, sense  # All came as foretold, and the search has no other rings to try.
-    # A program that is followed to no job does not say why; the search does.
+    # Why a program that all is explained by comes to no job, but for more to come, the search says.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,28 +83,61 @@ class RingSeen:
     links: tuple[LinkSeen, ...]
 
 
-Make = Callable[[NDArray[np.uint8] | None], tuple[NDArray[np.uint8], bool]]
+Put = Callable[[int, NDArray[np.uint8]], None]
+"""Takes bytes of a result, and where they begin."""
 
 
 class Deferred:
     """A result that is put together once somebody asks for it: of a large model all of it is
     looked at once, and not in each reading of a stream that goes on."""
 
-    __slots__ = ("_made", "_make", "size_bytes")
+    __slots__ = ("_made", "_make", "_sources", "size_bytes")
 
-    def __init__(self, size_bytes: int, make: Make) -> None:
-        """make: gives the result, and whether no two copies of a byte differ; in the room that it
-        is given, if it can."""
+    def __init__(
+        self, size_bytes: int, make: Callable[[Put], bool], sources: Callable[[], bytes]
+    ) -> None:
+        """make: gives the result piece by piece, of which the last one for a byte counts, and
+        returns whether no two copies of a byte differ. sources: as of the property."""
         self.size_bytes = size_bytes
-        self._make = make
+        self._make, self._sources = make, sources
         self._made: tuple[NDArray[np.uint8], bool] | None = None
 
-    def made(self, room: NDArray[np.uint8] | None = None) -> tuple[NDArray[np.uint8], bool]:
-        """(the result, whether no two copies of a byte differ). room: where it may be made, of its
-        size."""
+    @property
+    def sources(self) -> bytes:
+        """Digest of where each byte comes from: two readings whose digests are equal put the same
+        result together."""
+        return self._sources()
+
+    def made(self) -> tuple[NDArray[np.uint8], bool]:
+        """(the result, whether no two copies of a byte differ)."""
         if self._made is None:
-            self._made = self._make(room)
+            result = np.empty(self.size_bytes, np.uint8)
+            sound = self.give(partial(_put, result))
+            self._made = result, sound
         return self._made
+
+    def write(self, file: int) -> bool:
+        """Writes the result to a file that is open under that number, and returns whether no two
+        copies of a byte differ. Raises OSError."""
+        return self.give(partial(_pwrite, file))
+
+    def give(self, put: Put) -> bool:
+        """The result piece by piece, as `make` gives it."""
+        if self._made is None:
+            return self._make(put)
+        put(0, self._made[0])
+        return self._made[1]
+
+
+def _put(result: NDArray[np.uint8], start: int, data: NDArray[np.uint8]) -> None:
+    result[start : start + len(data)] = data
+
+
+def _pwrite(file: int, start: int, data: NDArray[np.uint8]) -> None:
+    left = np.ascontiguousarray(data).data
+    while left:
+        written = os.pwrite(file, left, start)
+        left, start = left[written:], start + written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +213,16 @@ class Weights:
     forwards: int = 0
     deferred: Deferred | None = field(default=None, repr=False)
     """As of `Collective`."""
+    element_bytes: int = 0
+    """Of the parameters' smallest elements, where all of them are in `result`; 0: not told."""
+
+    @property
+    def sources(self) -> bytes | None:
+        """As of `Deferred`, of weights of which all was seen and that nobody has put together;
+        None: there is nothing to put together."""
+        if self.deferred is None or not self.complete or self.why_not is not None:
+            return None
+        return self.deferred.sources
 
     @property
     def data(self) -> NDArray[np.uint8]:
@@ -215,6 +260,8 @@ class Awaited:
     """Before so many messages of each of these flows have begun another reading tells no more."""
 
     flows: tuple[tuple[FlowKey, int], ...]
+    whole: bool = False
+    """They have to be there whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,8 +47,10 @@ def start_up() -> Generator[tuple[Expect, ...], Came, tuple[Model, int]]:
     assert came.content is not None
     cuts = _cuts(came.content, count)
     # The sizes tell most: where all is of one type, and no buffers follow, one is just as large.
-    exact = [cuts[0].elements * each for each in ELEMENT_BYTES]
-    exact += [first_piece(cut, each) for cut in cuts for each in ELEMENT_BYTES]
+    # While it is on its way the first one that fits is taken: of a large model its first piece.
+    whole = [cuts[0].elements * each for each in ELEMENT_BYTES]
+    pieces = [first_piece(cut, each) for cut in cuts for each in ELEMENT_BYTES]
+    exact = [one or other for one, other in zip(pieces, whole, strict=False)] + whole + pieces
     sizes = [size for size in dict.fromkeys(exact) if size]
     came = yield (*(weights(size) for size in sizes), weights(0))
     return _model(cuts, came)

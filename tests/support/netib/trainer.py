@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from support.netib import habits, parted
 from support.netib.fabric import Fabric, pair_name
 from support.netib.options import Options, Truth
@@ -203,11 +204,13 @@ class Trainer:
         self.truth.weights = octets(weights)
         if not options.manners.startup:
             return
-        self.run(broadcast(options, self.with_frozen(weights)))
+        for piece in coalesced(self.with_frozen(weights)):
+            self.run(broadcast(options, piece))
         self.run_counters()
 
-    def with_frozen(self, weights: torch.Tensor) -> bytes:
-        """All that is broadcast in the parameters' type: frozen ones in their places, buffers."""
+    def with_frozen(self, weights: torch.Tensor) -> list[bytes]:
+        """All tensors that are broadcast in the parameters' type: frozen ones in their places, and
+        buffers."""
         options = self.options
         own = list(weights.split([prod(shape) for shape in options.shapes]))
         told, held = [], []
@@ -217,7 +220,7 @@ class Trainer:
             told += apart + [octets(one) for one in own[place : place + 1]]
         buffers = octets(self.random(options.buffers, 1))
         self.truth.beside = b"".join(held) + buffers
-        return b"".join(told) + buffers
+        return [*told, buffers]
 
     def run_counters(self) -> None:
         if self.options.counters:
@@ -307,3 +310,13 @@ class Trainer:
             metric = all_reduce(options, [self.random(count, 1) for _ in range(options.ranks)])
             metric.about.communicator = "metrics"
             self.run(metric, gap_us=800)
+
+
+def coalesced(tensors: list[bytes]) -> list[bytes]:
+    """Broadcasts of them as torch cuts them (torch/csrc/distributed/c10d/reducer.cpp,
+    broadcast_coalesced): DDP asks for pieces of 250 MiB (nn/parallel/distributed.py,
+    broadcast_bucket_size)."""
+    filled = [one for one in tensors if one]
+    sizes = [torch.empty(len(one), dtype=torch.uint8, device="meta") for one in filled]
+    pieces, _ = dist._compute_bucket_assignment_by_size(sizes, [250 << 20])
+    return [b"".join(filled[index] for index in piece) for piece in pieces]

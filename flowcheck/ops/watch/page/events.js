@@ -51,7 +51,9 @@ function eventWords(one) {
     case "audit":
       return `audit of ${step} ${one.passed === false ? "FAILED" : "passed"}${why}`;
     case "anchor":
-      return `anchored ${step}${one.passed === false ? " REFUSED" : ""}${why}`;
+      return one.passed === false
+        ? `the trainer's file of ${step} REFUSED as base${why}`
+        : `${step} replaced by the trainer's file (base)${why}`;
     case "note":
       return `${one.stage ? `${one.stage}: ` : ""}${said}`;
     case "drained":

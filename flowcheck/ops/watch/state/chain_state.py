@@ -231,12 +231,25 @@ class JobEnd(StateStruct, frozen=True, kw_only=True):
 
 
 class ReplayOptions(StateStruct, frozen=True, kw_only=True):
-    """Options of a replay, for the command that repeats it."""
+    """Options of a replay, for the command that repeats it. Paths are absolute."""
 
+    files: tuple[str, ...] = ()
+    """Its captures; (): unknown, as in records of earlier releases."""
     job: str | None = None
-    """The job file (`--job`), by its absolute path."""
+    """The job file (`--job`)."""
     out: str | None = None
-    """The folder for checkpoints (`--out`), by its absolute path."""
+    """The folder for checkpoints (`--out`)."""
+    optimizer: str | None = None
+    lr: float | None = None
+    """Learning rate."""
+    speed: float | None = None
+    """Speed relative to the time stamps; None: as fast as possible."""
+    source: str | None = None
+    """How the captures are read; None: the default."""
+    jobs: int | None = None
+    """Number of jobs in the captures."""
+    digests: bool = False
+    """Digests of each step are printed."""
 
 
 NO_OPTIONS = ReplayOptions()

@@ -32,6 +32,8 @@ from flowcheck.findings.catalog.chain_health import (
     NOT_LEARNED_BECAUSE,
     OF_JOB,
     OLDER_PARAMETERS,
+    REPLAY_SUPERVISOR_GONE,
+    REPLAY_SUPERVISOR_GONE_NO_STEP,
     RESTS_ON,
     SOURCES_ENDED,
     STAGES_GONE,
@@ -81,7 +83,12 @@ def worst_health(jobs: Sequence[JobState]) -> Health:
 
 
 def chain_health(
-    stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool, stepped: bool
+    stages: Sequence[StageState],
+    beat_age_s: float | None,
+    *,
+    ending: bool,
+    stepped: bool,
+    replay: str | None,
 ) -> Health | None:
     """Health of the chain's processes: stale with a reason if the supervisor or a stage is dead;
     None: they are fine.
@@ -89,8 +96,12 @@ def chain_health(
     beat_age_s: seconds since the supervisor's last heartbeat; None: there was none.
     ending: the chain is about to end.
     stepped: a step was applied, so that a killed chain has a replica to keep.
+    replay: the command that repeats a replay; None: the chain follows a live job.
     """
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
+        if replay is not None:
+            gone = REPLAY_SUPERVISOR_GONE if stepped else REPLAY_SUPERVISOR_GONE_NO_STEP
+            return _stale(gone(again=replay))
         return _stale(SUPERVISOR_GONE() if stepped else SUPERVISOR_GONE_NO_STEP())
     if ending:
         return _stale(CHAIN_ENDS())

@@ -27,6 +27,7 @@ from flowcheck.findings.catalog.how_chains_end import (
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import run_option
 from flowcheck.ops.watch.state.chain_state import ChainEnd, ChainState, EndKind, JobEnd, JobState
+from flowcheck.ops.watch.state.replay_options_record import repeating_command
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import chain_root
 
@@ -130,14 +131,6 @@ def _of_job(job: JobState, kept: JobEnd) -> Iterator[tuple[str, Finding | None]]
         yield "its replica was not kept", None
 
 
-def _replay_again(root: Path, end: ChainEnd) -> str:
-    """The command that repeats a replay, with the options that it was given."""
-    given = end.replay_options
-    job = "" if given.job is None else f" --job {shlex.quote(given.job)}"
-    out = "FOLDER" if given.out is None else shlex.quote(given.out)
-    return f"flowcheck replay FILE...{job} --run {shlex.quote(str(root))} --out {out}"
-
-
 def _next(state: ChainState, end: ChainEnd) -> str:
     """The next commands, for the checkpoint that was kept or else for the durable one."""
     found = next((one.checkpoint for one in end.jobs if one.checkpoint is not None), None)
@@ -148,7 +141,8 @@ def _next(state: ChainState, end: ChainEnd) -> str:
     root = chain_root(Path(state.run))
     again = f"`flowcheck up JOB.toml{run_option(root)}` follows the job again"
     if end.replay:  # without --run it is in a folder of its own
-        again = f"`{_replay_again(root, end)}` reads the captures again and saves the last step"
+        command = repeating_command(root, end.replay_options)
+        again = f"`{command}` reads the captures again and saves the last step"
         if end.how is not EndKind.FAILED and found is not None and str(root) == state.run:
             again = f"`flowcheck audit FILE{run_option(root)}` compares it with FILE of the trainer"
     if found is None:

@@ -42,6 +42,7 @@ from flowcheck.ops.watch.state.chain_state import (
 from flowcheck.ops.watch.state.checkpoint_status import with_final_checkpoint
 from flowcheck.ops.watch.state.health_rules import chain_health, job_health, worst_health
 from flowcheck.ops.watch.state.job_reader import JobReader
+from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import end_reason, read_end
 from flowcheck.ops.watch.state.stage_processes import StageProcesses
@@ -149,8 +150,9 @@ class StateReader:
     ) -> ChainState:
         """The state of a chain whose shared memory exists. end: of a chain that ended and could not
         free it."""
+        run = self._run
         read = [
-            self._try(StatePart.RING, partial(read_ring, self._run, config, n), str(n))
+            self._try(StatePart.RING, partial(read_ring, run, config, n), str(n))
             for n in range(len(config.rings))
         ]
         found = [ring for of in read if of is not None for ring in of[:1]]
@@ -168,6 +170,7 @@ class StateReader:
             self._beat_age_s(beat),
             ending=beat is not None and beat.ending,
             stepped=any(job.step for job in jobs),
+            replay=repeating_command(run.root) if reads_captures(run.root) else None,
         )
         if end is not None:
             health = _end_health(end, end_reason(self._run, end))

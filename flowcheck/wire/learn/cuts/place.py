@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
@@ -21,7 +22,7 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream, seen_mask
-from flowcheck.wire.learn.reading import Placement
+from flowcheck.wire.learn.reading import Placement, Put
 from flowcheck.wire.traffic.observed_messages import Range
 
 
@@ -50,10 +51,14 @@ class Canvas:
         that contradicts stays as it was and spoils completeness, it never wins."""
         stop = start + len(data)
         there, result = self.covered[start:stop], self.result[start:stop]
-        if seen.all() and not there.any():
-            result[:] = data
-            there[:] = True
-            return 0
+        if seen.all():
+            if not there.any():
+                result[:] = data
+                there[:] = True
+                return 0
+            if there.all() and np.array_equal(result, data):
+                self.compared += len(data)
+                return 0
         both = there & seen
         differ = both & (result != data)
         differs = int(differ.sum())
@@ -253,36 +258,55 @@ def paint(
     return canvas, tuple(sources.values()), first_ns
 
 
-def put_together(
-    cut: Cut, ring: Ring, room: NDArray[np.uint8] | None = None
-) -> tuple[NDArray[np.uint8], bool] | None:
-    """(the result, whether its copies are alike), of one whose sends are final and were seen whole,
-    each copy of a range cut alike: two passes over the bytes, where `paint` makes fifteen. None:
-    it is not so simple. room: where the result goes; it may be spoilt."""
-    size = result_bytes(cut, ring)
-    result = np.empty(size, np.uint8) if room is None else room
-    ends: dict[int, int] = {}
+def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:
+    """Gives the result piece by piece, of one whose sends are final and were seen whole, each copy
+    of a range cut alike: one pass over its bytes and one over its other copies, where `paint` makes
+    fifteen. Returns whether the copies are alike; None: it is not so simple, and what was given is
+    not the result."""
+    first: dict[int, tuple[SendSeen, int]] = {}
     alike = True
     for stream, number, send in cut.sends(ring):
         if not send.final or not send.data_bytes:
             continue
         seen = stream.sends.get(number)
         data = None if seen is None else _whole(seen, cut.op.protocol, send.data_bytes)
-        stop = send.start_byte + send.data_bytes
-        if data is None or ends.get(send.start_byte, stop) != stop:
+        if seen is None or data is None:
             return None
-        part = result[send.start_byte : stop]
-        if send.start_byte in ends:
-            alike = alike and np.array_equal(part, data)
-        else:
-            part[:] = data
-            ends[send.start_byte] = stop
+        if send.start_byte not in first:
+            first[send.start_byte] = seen, send.data_bytes
+            put(send.start_byte, data)
+            continue
+        before, size = first[send.start_byte]
+        if size != send.data_bytes:
+            return None
+        other = _whole(before, cut.op.protocol, size)
+        alike = alike and other is not None and np.array_equal(other, data)
     reached = 0
-    for start in sorted(ends):
+    for start in sorted(first):
         if start != reached:
             return None
-        reached = ends[start]
-    return (result, alike) if reached == size else None
+        reached += first[start][1]
+    return alike if reached == result_bytes(cut, ring) else None
+
+
+def sources_of(cut: Cut, ring: Ring) -> bytes:
+    """Digest of the sends that `put_together` takes the result from, and where each lies in it; of
+    one result it grows with the sends, not with their bytes."""
+    told = hashlib.sha256(f"{cut.op.protocol} {result_bytes(cut, ring)}".encode())
+    for stream, number, table in cut.rows(ring):
+        seen = (stream.sends.get(number + i) for i in range(len(table)))
+        named = [None if send is None else _name(send) for send in seen]
+        told.update(repr((stream.key, number, named)).encode())
+        for column in (table.start_bytes, table.data_bytes, table.final):
+            told.update(column.tobytes())
+    return told.digest()
+
+
+def _name(send: SendSeen) -> tuple[object, ...]:
+    """What it is among the packets of its flow, and what of it is missing or doubted."""
+    message = send.message
+    spoilt = message.missing, message.conflicts, message.linear_ll128
+    return message.flow, message.first_psn, send.wire_bytes, send.flag, *spoilt
 
 
 def _whole(send: SendSeen, protocol: Protocol, data_bytes: int) -> NDArray[np.uint8] | None:

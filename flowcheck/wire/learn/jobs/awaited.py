@@ -25,6 +25,10 @@ INDEX_BYTES = 4
 """Of a number in the bucket plan, which lists each parameter and how many there are of buckets, and
 then the size of each bucket, of which there is one at least (torch/csrc/distributed/c10d/
 reducer.cpp, sync_bucket_indices)."""
+WEIGHTS_AWAITED_BYTES = 1 << 27
+"""Weights that are awaited by themselves, so that they are put together before the job is told. A
+choice: it takes half a second for each 500 MB, and the reading more that it costs a tenth of
+one."""
 Ahead = list[tuple[CollectiveKind, int]]
 """(kind, bytes) of collectives, in the order in which they come."""
 
@@ -39,7 +43,8 @@ def awaited(communicators: Sequence[Communicator]) -> Awaited | None:
 
 def _of(communicator: Communicator) -> Awaited | None:
     ring, state = communicator.ring, communicator.cuts.state
-    ahead = _ahead(communicator)
+    weights = _large_weights_ahead(communicator)
+    ahead = _ahead(communicator) if weights is None else weights
     if ahead is None:
         return None
     ops = [
@@ -57,7 +62,23 @@ def _of(communicator: Communicator) -> Awaited | None:
             due = state.positions[number][place] + more
             if due > stream.stop:
                 flows.append((stream.key, due))
-    return Awaited(flows=tuple(flows)) if flows else None
+    return Awaited(flows=tuple(flows), whole=weights is not None) if flows else None
+
+
+def _large_weights_ahead(communicator: Communicator) -> Ahead | None:
+    """Broadcasts that are to come until all weights of a large model are there, behind what was
+    seen or is on its way; None: they are there, or are not that large."""
+    habits = communicator.habits
+    if habits.stage is not Stage.SHAPED or habits.state_bytes < WEIGHTS_AWAITED_BYTES:
+        return None
+    sent = [cut for cut in communicator.cuts.found if cut.op.meaning == WEIGHTS]
+    if len(sent) >= len(habits.pieces) and not any(cut.lost for cut in sent):
+        return None
+    return _weights_ahead(habits, len(sent))
+
+
+def _weights_ahead(habits: Habits, sent: int) -> Ahead:
+    return [(CollectiveKind.BROADCAST, size) for _, size in habits.pieces[sent:]]
 
 
 def _ahead(communicator: Communicator) -> Ahead | None:
@@ -67,8 +88,7 @@ def _ahead(communicator: Communicator) -> Ahead | None:
     plan = [(broadcast, INDEX_BYTES * (habits.parameters + 1)), (broadcast, INDEX_BYTES)]
     if habits.stage is Stage.SHAPED:
         sent = sum(cut.op.meaning == WEIGHTS for cut in cuts)
-        weights = [(broadcast, size) for _, size in habits.pieces[sent:]]
-        return [*weights, *_first(habits, 0), *plan]
+        return [*_weights_ahead(habits, sent), *_first(habits, 0), *plan]
     if habits.stage is Stage.STEPPED and not habits.static:
         return [*_first(habits, sum(cut.op.meaning == BUCKET for cut in cuts)), *plan]
     if habits.stage is Stage.ORDERED:

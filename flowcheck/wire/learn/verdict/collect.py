@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.collective_evidence import (
     BEGINNING_UNTOLD,
@@ -36,10 +36,11 @@ from flowcheck.wire.learn.cuts.place import (
     ranges_of,
     result_bytes,
     seen_once,
+    sources_of,
 )
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.reading import Collective, Deferred, LinkSeen, Placement, RingSeen
+from flowcheck.wire.learn.reading import Collective, Deferred, LinkSeen, Placement, Put, RingSeen
 from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
@@ -230,13 +231,14 @@ def _on_their_way(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
 
 
 def _deferred(cut: Cut, ring: Ring) -> Deferred:
-    def make(room: NDArray[np.uint8] | None) -> tuple[NDArray[np.uint8], bool]:
-        if (told := put_together(cut, ring, room)) is not None:
-            return told
+    def make(put: Put) -> bool:
+        if (alike := put_together(cut, ring, put)) is not None:
+            return alike
         canvas, _, _ = paint(cut, ring)
-        return canvas.result, not canvas.conflicts and bool(canvas.covered.all())
+        put(0, canvas.result)
+        return not canvas.conflicts and bool(canvas.covered.all())
 
-    return Deferred(result_bytes(cut, ring), make)
+    return Deferred(result_bytes(cut, ring), make, partial(sources_of, cut, ring))
 
 
 def _unpainted(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
-from flowcheck.wire.learn.reading import Collective, Deferred, Weights
+from flowcheck.wire.learn.reading import Collective, Deferred, Put, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.element_size import element_size_told
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
@@ -88,8 +89,8 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         if habits.types is not None:
             every = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
             return _apart(habits, parts, every[len(habits.pieces) :])
-        later = any(part.deferred is not None for part in parts)
-        result = np.zeros(0, np.uint8) if later else _joined(parts, size, None)[0]
+        later = any(part.deferred is not None or len(part.result) < part.bytes for part in parts)
+        joined = _joined(parts, size)
         missing = []
         at = 0
         for part in parts:
@@ -113,29 +114,46 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         whole = agreed and why_not is None and not missing and pieces
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
-            result=result,
+            result=np.zeros(0, np.uint8) if later else joined.made()[0],
             missing=tuple(missing),
             complete=whole,
             why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
-            deferred=Deferred(size, partial(_joined, tuple(parts), size)) if later else None,
+            deferred=joined if later else None,
+            element_bytes=min(habits.each),
         )
     return None
 
 
-def _joined(
-    parts: Sequence[Collective], size: int, _: NDArray[np.uint8] | None
-) -> tuple[NDArray[np.uint8], bool]:
-    """(the first `size` bytes of what they hold, whether no two copies of a byte differ)."""
-    whole, at, sound = np.empty(sum(part.bytes for part in parts), np.uint8), 0, True
-    for part in parts:
-        room = whole[at : at + part.bytes]
-        data, own = (part.result, True) if part.deferred is None else part.deferred.made(room)
-        if data is not room:
-            room[len(data) :] = 0  # of a part on its way nothing is put together yet
-            room[: len(data)] = data
-        at, sound = at + part.bytes, sound and own
-    return whole[:size], sound
+def _joined(parts: Sequence[Collective], size: int) -> Deferred:
+    """The first `size` bytes of what they hold; of a part on its way, zeros."""
+
+    def make(put: Put) -> bool:
+        at, sound = 0, True
+        for part in parts:
+            own = partial(_put_before, put, size, at)
+            if part.deferred is not None:
+                sound &= part.deferred.give(own)
+            else:
+                whole = np.zeros(part.bytes, np.uint8)
+                whole[: len(part.result)] = part.result
+                own(0, whole)
+            at += part.bytes
+        return sound
+
+    def sources() -> bytes:
+        told = hashlib.sha256(repr((size, [part.bytes for part in parts])).encode())
+        for part in parts:
+            told.update(part.result.data if part.deferred is None else part.deferred.sources)
+        return told.digest()
+
+    return Deferred(size, make, sources)
+
+
+def _put_before(put: Put, size: int, at: int, start: int, data: NDArray[np.uint8]) -> None:
+    """Puts `data` at `at` + `start`, as far as it lies before `size`."""
+    if (left := size - at - start) > 0:
+        put(at + start, data[:left])
 
 
 def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[Finding, ...]:
