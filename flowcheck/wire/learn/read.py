@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from flowcheck.findings.catalog import job_learning as learning
-from flowcheck.findings.catalog.connections import MIXED
+from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
@@ -21,7 +21,8 @@ from flowcheck.findings.catalog.nccl_transport import (
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
-from flowcheck.wire.learn.align.predicted import predicted, unpaired
+from flowcheck.wire.learn.align.known import Known
+from flowcheck.wire.learn.align.predicted import Foretold, predicted, unpaired
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
@@ -153,10 +154,21 @@ def _read(
     sorted_flows = sorted_flows or sort_flows(flows, messages)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
     waits = reading.why_not and all(why.is_any_of(*NOT_YET) for why in reading.why_not)
-    if not foretold or reading.job is not None or query.hasty or waits:
+    if foretold is None or reading.job is not None or query.hasty or waits:
         return reading, sense
+    nodes = all(one.ring.borne_out for one in foretold.communicators)
+    if nodes and reading.why_not and all(map(_first_gpu_open, reading.why_not)):
+        return reading, sense  # All came as foretold, and the search has no other rings to try.
     # Why a program that all is explained by comes to no job, but for more to come, the search says.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
+
+
+def _first_gpu_open(why: Finding) -> bool:
+    """Nothing tells which GPU of a node comes first in its ring."""
+    reason = why.arguments.get("reason")
+    if not why.is_any_of(learning.WRITERS_OPEN) or not isinstance(reason, Finding):
+        return False
+    return reason.is_any_of(FIRST_GPU_OPEN)
 
 
 def _read_sorted(
@@ -166,8 +178,8 @@ def _read_sorted(
     sorted_flows: Sorted,
     *,
     foretell: bool,
-) -> tuple[Reading, bool | None, bool]:
-    """As `_read`, and whether a trainer's program foretold all of it. foretell: it is asked."""
+) -> tuple[Reading, bool | None, Foretold | None]:
+    """As `_read`, and what trainers' programs foretold. foretell: they are asked."""
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
@@ -254,15 +266,16 @@ def _communicators(
     purse: Purse,
     *,
     foretell: bool,
-) -> tuple[Sequence[Communicator], list[Communicator], bool]:
-    """(those of a trainer whose optimizer is stated to be parted, all, whether a program foretold
-    them): else the search found them."""
+) -> tuple[Sequence[Communicator], list[Communicator], Foretold | None]:
+    """(those of a trainer whose optimizer is stated to be parted, all, those of them that programs
+    foretold): the search found the others."""
     stated, grants = query.stated, sorted_flows.grants
+    logged = stated.rings if stated is not None else ()
     own, left = apart_from(streams, grants, rules, query.parted)
     foretold = None
     if foretell and not own:
-        foretold = predicted(left, grants, rules, purse, goes_on=query.hasty)
-    logged = stated.rings if stated is not None else ()
+        known = Known(rules=rules, logged=logged, purse=purse, goes_on=query.hasty)
+        foretold = predicted(left, grants, known)
     if foretold is not None:
         rest = foretold.left
         ghosts = unpaired(rest, left, grants)
@@ -273,7 +286,7 @@ def _communicators(
         found = own + find_communicators(left, grants, rules, purse, logged)
     found = by_stated_model(found, stated, purse)
     placed = [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
-    return own, placed, foretold is not None
+    return own, placed, foretold
 
 
 def _parameters(

@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_trees, totals_of
+from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
-from flowcheck.wire.learn.cuts.match import Cut, State, apply
+from flowcheck.wire.learn.cuts.match import Cut, State, apply, settled
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
+from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
@@ -79,6 +82,16 @@ class Way:
             way = way.before
         return tuple(reversed(found))
 
+    @property
+    def meant(self) -> tuple[tuple[int, str], ...]:
+        """Bytes of each collective that is the trainer's, and what it is to it."""
+        return tuple((cut.op.work_bytes, cut.op.meaning) for cut in self.cuts if cut.op.meaning)
+
+    @property
+    def reduces(self) -> bool:
+        """It has an all-reduce that was seen whole."""
+        return any(cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost for cut in self.cuts)
+
 
 Fit = tuple[State, Cut, Came]
 
@@ -86,30 +99,62 @@ Fit = tuple[State, Cut, Came]
 class Aligner:
     """What a ring carried, with what is expected laid over it."""
 
-    def __init__(self, ring: Ring, purse: Purse | None = None, *, goes_on: bool = False) -> None:
-        """purse: counts what is laid; goes_on: more of the stream comes and is read then."""
+    def __init__(
+        self,
+        ring: Ring,
+        purse: Purse | None = None,
+        *,
+        goes_on: bool = False,
+        alone: bool | None = None,
+    ) -> None:
+        """purse: counts what is laid; goes_on: more of the stream comes and is read then; alone:
+        no other link will be asked about this one's, as where there is none (None)."""
         self._ring, self._purse, self._goes_on = ring, purse, goes_on
+        self._alone = len(ring.edges) == 1 if alone is None else alone
 
     def followed(self, make: Callable[[], Program]) -> list[Way]:
         """Ways in which all that was seen is what the program says, as far as it went, the
         likeliest first; empty: there is none."""
+        edges, anyone = self._ring.edges, everyone(self._ring.ranks)
         start = State(
-            tuple(tuple(0 for _ in edge.streams) for edge in self._ring.edges),
-            tuple(tuple(None for _ in edge.streams) for edge in self._ring.edges),
+            tuple(tuple(0 for _ in edge.streams) for edge in edges),
+            tuple(tuple(None for _ in edge.streams) for edge in edges),
             self._ring.rules,
+            tuple(tuple(anyone for _ in e.streams) for e in edges) if self._ring.sounding else (),
         )
         ways, done = [Way(start, Run(make))], False
+        awaiting: list[Way] = []
         while ways and not done:
             after: list[Way] = []
             done = True
             for way in ways:
                 if self._at_end(way.state):
                     after.append(way)
-                else:
-                    after += self._next(way)
-                    done = False
-            ways = after if len(after) <= MOST_WAYS else []
-        return ways
+                    continue
+                done = False
+                if further := self._next(way):
+                    after += further
+                elif self._awaits_sum(way):
+                    awaiting.append(way)
+            if len(after) + len(awaiting) > MOST_WAYS:
+                return []
+            ways = after
+        return ways or awaiting
+
+    def _awaits_sum(self, way: Way) -> bool:
+        """More of the stream comes, and what is left may be the begin of what a script reduces: its
+        size is told once it is whole, and what came before is as if that had not begun."""
+        loop = 2 * self._ring.ranks - 2 + self._ring.extra_sends
+        most = loop * max(
+            sends_per_chunk(CollectiveKind.ALL_REDUCE, protocol)
+            for protocol in self._ring.protocols_at(way.state.positions)
+        )
+        left = [
+            stream.stop - number
+            for edge, at in zip(self._ring.edges, way.state.positions, strict=True)
+            for stream, number in zip(edge.streams, at, strict=True)
+        ]
+        return self._goes_on and EXTRA in way.run.expects and max(left) <= most
 
     def _at_end(self, state: State) -> bool:
         """Nothing that was seen is left."""
@@ -139,7 +184,7 @@ class Aligner:
             fits = [
                 fit
                 for one in way.run.expects
-                if not one.work_bytes and (one is not EXTRA or len(self._ring.edges) > 1)
+                if not one.work_bytes
                 for p in protocols
                 for fit in self._sized(way.state, one, p)
             ]
@@ -162,15 +207,23 @@ class Aligner:
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
                 continue
-            content = content_of(cut, self._ring) if one.holds is not None else None
-            if one.holds is not None and (
-                content is None or not one.holds(content, self._ring.ranks)
-            ):
+            holds, turned = one.holds, self._is_turned(op)
+            content = None
+            if holds is not None and not turned:
+                content = content_of(cut, self._ring)
+                if content is None or not holds(content, self._ring.ranks):
+                    continue
+            if holds is not None and turned and cut.lost:
                 continue
             known.add(after.rules)
             slack = SLACK_BYTES[op.protocol]
             came = Came(expect=one, work_bytes=op.work_bytes, content=content, slack_bytes=slack)
             yield after, cut, came
+
+    def _is_turned(self, op: Op) -> bool:
+        """Nothing tells yet which of its chunks are where: what it holds is asked once all links
+        are laid out."""
+        return self._ring.sounding and op.kind is CollectiveKind.ALL_REDUCE and not op.tree
 
     def _sized(self, state: State, one: Expect, protocol: Protocol) -> Iterator[Fit]:
         """The same of a collective whose size the wire tells: of each size that all sends agree
@@ -184,10 +237,18 @@ class Aligner:
                         name = after.positions, after.channels, after.rules
                         if name in known or cut.lost or echoes(cut, self._ring):
                             continue
+                        if one is EXTRA and not self._is_sum(cut):
+                            continue
                         known.add(name)
                         yield after, cut, came
                 if len(known) > before:
                     break
+
+    def _is_sum(self, cut: Cut) -> bool:
+        """It is no gathers or broadcasts, as far as sizes tell: who forwards what is seen only
+        where two links meet at a rank."""
+        seen = not self._alone and self._ring.gpus == 1
+        return seen or cut.op.tree or _uneven(cut, self._ring)
 
     def _sizes(
         self, state: State, one: Expect, protocol: Protocol
@@ -251,8 +312,27 @@ class Aligner:
         return cut.starts[edge][place] == after.positions[edge][place]
 
 
+def cuts_of(ring: Ring, way: Way) -> Cuts:
+    """All that came on this ring, in this way."""
+    rules = way.state.rules
+    return Cuts(ring, tuple(settled(ring, cut, rules) for cut in way.cuts), way.state, 0, 0.0)
+
+
 def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
     return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.tree
+
+
+def _uneven(cut: Cut, ring: Ring) -> bool:
+    """Chunks that are sent twice are of several sizes, or empty: blocks of a gather are all as
+    large, and no broadcast is empty."""
+    twice = ring.ranks - 2
+    for sends in (sends for schedule in cut.schedules for sends in schedule):
+        if twice > 0 and len(sends):
+            first = sends.wire_bytes[: twice * sends.parts].reshape(twice, sends.parts)
+            sizes = set(first.sum(axis=1).tolist())
+            if len(sizes) > 1 or 0 in sizes:
+                return True
+    return False
 
 
 def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
-from flowcheck.wire.learn.align.aligner import Aligner, Way
+from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.cuts.cut import Cuts
-from flowcheck.wire.learn.cuts.match import settled
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Edge, Ring, rings
 from flowcheck.wire.learn.flows.rows import Row, parts, rows
@@ -120,9 +119,3 @@ def _rings(row: Row, trainers: Sequence[Ring], rules: tuple[NcclEra, ...]) -> It
 def _places(way: Way) -> tuple[object, ...]:
     """Where its sums begin; how much of a last line each fills is asked later."""
     return tuple((cut.starts, cut.op.protocol, cut.op.tree) for cut in way.cuts)
-
-
-def cuts_of(ring: Ring, way: Way) -> Cuts:
-    """All that came on this ring, in this way."""
-    rules = way.state.rules
-    return Cuts(ring, tuple(settled(ring, cut, rules) for cut in way.cuts), way.state, 0, 0.0)

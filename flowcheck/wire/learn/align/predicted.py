@@ -14,12 +14,12 @@ from itertools import islice
 
 import numpy as np
 
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
-from flowcheck.wire.learn.align.aligner import Aligner, Way
-from flowcheck.wire.learn.align.left_over import cuts_of, sums_beside
+from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
+from flowcheck.wire.learn.align.known import Known
+from flowcheck.wire.learn.align.left_over import sums_beside
+from flowcheck.wire.learn.align.nodes_told import Guess
 from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
-from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants
@@ -53,21 +53,18 @@ class Foretold:
 def predicted(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[NcclEra, ...],
-    purse: Purse | None = None,
-    *,
-    goes_on: bool = False,
+    known: Known,
 ) -> Foretold | None:
     """The communicators of which a program foretells all that their connections carried; None: it
-    foretells none. purse: counts what is laid over them; goes_on: more comes, and is read then."""
-    cuts = _foretold(streams, grants, rules, purse, goes_on)
+    foretells none."""
+    cuts = _foretold(streams, grants, known)
     if cuts is not None:
         return Foretold((_communicator(cuts),), ())
 
     def asked(row: Row) -> Cuts | None:
         if _links(row) < LEAST_LINKS:
             return None
-        cuts = _foretold(row, unpaired(row, streams, grants), rules, purse, goes_on)
+        cuts = _foretold(row, unpaired(row, streams, grants), known)
         return cuts if cuts is not None and _trains(cuts) else None
 
     found = _apart(streams, asked)
@@ -81,7 +78,7 @@ def predicted(
     if left and any(cuts.ring.found for cuts in found):
         return None  # Whose trees they are the search tells.
     trainers = list(map(_communicator, found))
-    beside, others = sums_beside(left, [one.ring for one in trainers], rules)
+    beside, others = sums_beside(left, [one.ring for one in trainers], known.rules)
     return Foretold((*trainers, *beside), tuple(others))
 
 
@@ -195,40 +192,36 @@ def _communicator(cuts: Cuts) -> Communicator:
 def _foretold(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[NcclEra, ...],
-    purse: Purse | None,
-    goes_on: bool,
+    known: Known,
 ) -> Cuts | None:
     """All that these connections carried, by the program of DistributedDataParallel; None: it
     foretells something else, or nothing tells the ring, or more than one way."""
-    for alike in rings_told(streams, grants, rules):
+    for alike in rings_told(streams, grants, known):
         found = [
-            (ring, way)
-            for ring in alike
-            for way in Aligner(ring, purse, goes_on=goes_on).followed(ddp)
+            (guess, way)
+            for guess in alike
+            for way in Aligner(guess.ring, known.purse, goes_on=known.goes_on).followed(ddp)
         ]
         if found:
             return _only(found)
     return None
 
 
-def _only(found: Sequence[tuple[Ring, Way]]) -> Cuts | None:
+def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
     """The only ring that fits, and the first of ways that are alike but for NCCL's release."""
     # An added ring step shows once an all-reduce is whole.
-    told = [(ring, way) for ring, way in found if not ring.extra_sends or _reduces(way)]
+    fits = [(guess, way) for guess, way in found if not guess.ring.extra_sends or way.reduces]
+    if len({_sizes(way) for _, way in fits}) > 1:
+        return None
+    told = [(guess.ring, way) for guess, way in fits if guess.told_by in (None, way.meant)]
     if not told or any(ring is not told[0][0] for ring, _ in told):
         return None
     ring, way = told[0]
-    if ring.extra_sends or len({_sizes(way) for _, way in told}) > 1:
+    if ring.extra_sends:
         return None  # What bears out the added step the search asks.
     if ring.found and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
     return cuts_of(ring, way)
-
-
-def _reduces(way: Way) -> bool:
-    """It has an all-reduce that was seen whole."""
-    return any(cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost for cut in way.cuts)
 
 
 def _sizes(way: Way) -> tuple[tuple[int, str], ...]:

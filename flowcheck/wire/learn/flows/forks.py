@@ -38,6 +38,9 @@ from flowcheck.wire.learn.flows.streams import Stream
 LEAST_NODES = 3
 """Of two each is the root of every second channel."""
 
+MORE_CHANNELS = 2
+"""Channels tried beside those of which connections were seen."""
+
 MOST_WAYS = 8
 """In which connections are shared out between ring and trees, of those with as many channels."""
 EXIT = "exit"
@@ -79,6 +82,22 @@ class Fork:
             gpus=self.gpus,
             found=self.found,
         )
+
+    def rings(self, ring: Ring) -> Iterator[Ring]:
+        """The ring with the trees beside it, of as many channels as were seen or a few more: small
+        tensors use the first ones only."""
+        made = self.beside(ring)
+        for more in range(MORE_CHANNELS + 1):
+            channels = made.channels + more
+            edges = (replace(edge, senders=_of_copies(edge, channels)) for edge in made.edges)
+            penalty = ring.penalty + more
+            yield replace(made, edges=tuple(edges), channels=channels, penalty=penalty)
+
+
+def _of_copies(edge: Edge, channels: int) -> tuple[int, ...]:
+    """Who writes on more channels: NCCL makes copies of those that it found, in order."""
+    own = edge.senders
+    return tuple(own[c % len(own)] for c in range(channels)) if own else ()
 
 
 def forks(streams: Sequence[Stream]) -> Iterator[Fork]:

@@ -15,9 +15,9 @@ from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
 from flowcheck.wire.learn.cuts.purse import SendBudget
 from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
-from flowcheck.wire.learn.flows.forks import Fork, forks
+from flowcheck.wire.learn.flows.forks import forks
 from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_guesses
@@ -32,8 +32,6 @@ QUICK_PURSE = (400, 2)
 """The same, of a guess before any is worked on: what is right mostly fits at once."""
 PURSE = (2_000, 10)
 """The same, of all guesses together."""
-MORE_CHANNELS = 2
-"""Channels tried beside those of which connections were seen."""
 MOST_ROWS, MOST_PARTINGS = 7, 3
 """Of connections, of which some are a trainer's; and ways to part the one that starts it up."""
 
@@ -149,20 +147,5 @@ def _forked_rings(
             if (ring.ranks, ring.gpus) == (fork.ranks, fork.gpus):
                 # Of several ways to share the trees out all are compared.
                 told = replace(ring, borne_out=ring.borne_out and len(ways) == 1)
-                found += _with_trees(told, fork)
+                found += fork.rings(told)
     return sorted(found, key=lambda ring: ring.penalty)
-
-
-def _with_trees(ring: Ring, fork: Fork) -> Iterator[Ring]:
-    made = fork.beside(ring)
-    for more in range(MORE_CHANNELS + 1):
-        channels = made.channels + more
-        edges = (replace(edge, senders=_of_copies(edge, channels)) for edge in made.edges)
-        penalty = ring.penalty + more
-        yield replace(made, edges=tuple(edges), channels=channels, penalty=penalty)
-
-
-def _of_copies(edge: Edge, channels: int) -> tuple[int, ...]:
-    """Who writes on more channels: NCCL makes copies of those that it found, in order."""
-    own = edge.senders
-    return tuple(own[c % len(own)] for c in range(channels)) if own else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowcheck.findings.catalog.connections import WRITER_AS_COPY, WRITER_BY_LOG, WRITER_BY_NODES
 from flowcheck.findings.finding import Finding
@@ -29,6 +29,11 @@ class Writers:
     logged: Sequence[RingOrder]
     by_node: bool = False
     """The ranks named are known to lie node by node."""
+    sure: int = 0
+    """So many of the first collectives are what they were read as, also those that nobody expected
+    to be of that size, or that are still on their way."""
+    known: dict[tuple[int, Link, bool, bool], int] = field(default_factory=dict, compare=False)
+    """What `_may_write` said."""
 
     @property
     def ranks(self) -> int:
@@ -66,12 +71,12 @@ class Writers:
         by_size = {c: self._by_size(c) for c in channels}
         if not all(by_size.values()):
             return None
-        left: dict[int, list[int]] = {}
-        rests: list[Finding] = []
-        for c in channels:
-            left[c], why = self._narrowed(c, by_size[c])
-            rests += why
-        rests += self._same_way(left)
+        left, rests = proved, _ = self._left(by_size)
+        if any(cut.lost for cut in self.cuts.found[: self.sure]):
+            # What is still on its way tells who may write, and proves nothing.
+            proved, rests = self._left({c: self._by_size(c, whole=True) for c in channels})
+        if any(len(proved[c]) == 1 and proved[c] != left[c] for c in channels):
+            return None
         firsts = [left[c][0] for c in channels]
         used = {c for c in self.cuts.state.channels[0] if c is not None}
         return Ring(
@@ -85,9 +90,18 @@ class Writers:
             closed=self.closed,
             gpus=self.gpus,
             borne_out=self.borne_out,
-            turns=frozenset(c for c in used if len(left[c]) > 1),
+            turns=frozenset(c for c in used if len(proved[c]) > 1),
             by_gpu=tuple(rests),
         )
+
+    def _left(self, by_size: dict[int, list[int]]) -> tuple[dict[int, list[int]], list[Finding]]:
+        """({channel: who may write on the first link}, what that rests on beside sizes)."""
+        left: dict[int, list[int]] = {}
+        rests: list[Finding] = []
+        for c, fits in by_size.items():
+            left[c], why = self._narrowed(c, fits)
+            rests += why
+        return left, rests + self._same_way(left)
 
     def _narrowed(self, channel: int, by_size: list[int]) -> tuple[list[int], list[Finding]]:
         """Who may write on the first link of those that sizes leave, and what that rests on."""
@@ -112,11 +126,14 @@ class Writers:
                     senders=senders if several else (),
                 )
 
-    def _by_size(self, channel: int) -> list[int]:
-        """Ring indices that may write on the first link of the path."""
-        bits = self._bits(channel)
+    def _by_size(self, channel: int, *, whole: bool = False) -> list[int]:
+        """Ring indices that may write on the first link of the path. whole: by what was seen to its
+        end alone."""
+        bits = self._bits(channel, whole=whole)
         shift = self.path.index(self.lead) * self.gpus
         found = [(r - shift) % self.ranks for r in ring_indices(bits)]
+        if self.sure and not self.by_node:
+            return [r for r in found if self._laid_out(channel, r, whole=whole)]
         found = [r for r in found if self._broadcasts_agree(channel, r)]
         if not self.by_node:
             return found
@@ -124,23 +141,54 @@ class Writers:
         named = self._named(channel) or found
         return [r for r in found if r in named] or named
 
-    def _bits(self, channel: int) -> int:
+    def _bits(self, channel: int, *, whole: bool) -> int:
         """Of the ring indices that may write on the link that was read, by what surely is what it
         was read as: behind the last iteration one link alone tells little."""
         ring, bits = self.cuts.ring, everyone(self.ranks)
-        for cut in self.cuts.found:
+        for i, cut in enumerate(self.cuts.found):
             if (
-                not cut.op.licensed
+                (i >= self.sure and (cut.lost or not cut.op.licensed))
                 or cut.op.open_size
                 or cut.op.tree
-                or cut.lost
                 or channel not in cut.channels[0]
+                or (whole and cut.lost)
             ):
                 continue
             place, sends = cut.channels[0].index(channel), cut.schedules[0][channel]
             stream, number = ring.edges[0].streams[place], cut.starts[0][place]
             bits &= writers(stream, number, sends, cut.op.kind, cut.op.protocol, self.ranks)[0]
         return bits
+
+    def _laid_out(self, channel: int, first: int, *, whole: bool) -> bool:
+        """What was read on one link is on the others too, as far as it was seen there, if that
+        ring index writes on the first one."""
+        for place, link in enumerate(self.path):
+            stream = self._stream(link, channel)
+            if stream is None or link == self.lead:
+                continue
+            sender = (first + place * self.gpus) % self.ranks
+            to_root = sender == self.ranks - 1
+            if not self._may_write(channel, link, to_root=to_root, whole=whole) >> sender & 1:
+                return False
+        return True
+
+    def _may_write(self, channel: int, link: Link, *, to_root: bool, whole: bool) -> int:
+        """Bits of the ring indices that may write on another link what was read on the lead; to the
+        root of broadcasts none of these pass."""
+        name = channel, link, to_root, whole
+        stream = self._stream(link, channel)
+        if name not in self.known and stream is not None:
+            bits, number = everyone(self.ranks), 0
+            for cut in self.cuts.found:
+                kind, names = cut.op.kind, cut.channels[0]
+                passes = not (to_root and kind is CollectiveKind.BROADCAST)
+                if channel not in names or not passes or (whole and cut.lost):
+                    continue
+                sends = cut.schedules[0][channel]
+                bits &= writers(stream, number, sends, kind, cut.op.protocol, self.ranks)[0]
+                number += len(sends)
+            self.known[name] = bits
+        return self.known.get(name, 0)
 
     def _broadcasts_agree(self, channel: int, first: int) -> bool:
         """Whoever writes to rank 0 broadcasts nothing, so that fewer sends are seen there."""
