@@ -242,10 +242,12 @@ def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]
             place = (chain[0].tail, held, _steps_size(run))
             if not told[3]:
                 last_s = now_s
-            if place != at or not told[3] or run.unread.exists():
-                at, moved_s = place, now_s
             came.cpu_s |= _cpu_s(run)
-            if not told[5] and rest.reached(now_s, came.cpu_s):
+            rests = rest.reached(now_s, came.cpu_s)
+            # A step of a large model takes seconds, in which the chain works and nothing shows.
+            if place != at or not told[3] or run.unread.exists() or not rests:
+                at, moved_s = place, now_s
+            if not told[5] and rests:
                 told[5] = 1  # training begins on a chain that is up
                 moved_s = now_s
     return came

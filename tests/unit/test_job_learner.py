@@ -179,44 +179,13 @@ def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
     assert not run.unread.exists()
 
 
-def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
+def test_what_a_reading_awaits_is_read_when_it_is_whole_and_hardly_before(
     slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
 
     def awaiting(staged: object, terms: object) -> stream_reading.ReadingOutcome:
         awaited = Awaited(flows=((own, 5),))
-        return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
-
-    def reads(of_own: int, of_others: int) -> bool:
-        """Whether so many messages, the last one not whole yet, make it read."""
-        dtype = np.dtype([("message", [("flow", np.int64)]), ("state", np.uint8)])
-        records = np.zeros(of_own + of_others, dtype)
-        records["message"]["flow"][of_own:] = 1
-        records["state"] = 1
-        whole = SimpleNamespace(completions=of_own + of_others - 1, records=lambda: records)
-        extractor: Any = SimpleNamespace(staging=whole, keys=lambda: [own, other])
-        before = mine._read_at
-        mine.learn([extractor], at_once=False, wait_s=LIMIT_S)
-        return mine._read_at != before
-
-    monkeypatch.setattr(reading_process, "read_staged", awaiting)
-    mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
-    assert reads(2, 8)
-    assert not reads(2, 12), "half as many again tell nothing"
-    assert not reads(4, 12)
-    assert reads(5, 12), "it has begun"
-    assert not reads(4, 26)
-    assert reads(4, 30), "twice as many and it did not come"
-
-
-def test_large_weights_are_waited_for_until_they_are_whole(
-    slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
-
-    def awaiting(staged: object, terms: object) -> stream_reading.ReadingOutcome:
-        awaited = Awaited(flows=((own, 30),), whole=True)
         return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
 
     def reads(whole: int, begun: int, of_others: int) -> bool:
@@ -234,12 +203,14 @@ def test_large_weights_are_waited_for_until_they_are_whole(
 
     monkeypatch.setattr(reading_process, "read_staged", awaiting)
     mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
-    assert reads(4, 4, 4)
-    assert not reads(10, 12, 20), "nearly four times as many, and most of them are to come"
-    assert not reads(29, 30, 35), "the last one has begun"
-    assert reads(30, 30, 35)
-    assert not reads(4, 30, 60)
-    assert reads(4, 30, 200), "they do not come whole"
+    assert reads(2, 2, 8)
+    assert not reads(2, 3, 22), "it came while the reading went on"
+    assert not reads(3, 4, 32), "more than three times as many tell nothing"
+    assert not reads(4, 5, 32), "it has begun"
+    assert reads(5, 5, 32)
+    assert not reads(4, 5, 36)
+    assert not reads(4, 5, 70)
+    assert reads(4, 5, 76), "twice as many and it did not come"
 
 
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:

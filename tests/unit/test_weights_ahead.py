@@ -14,6 +14,7 @@ from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.wire.learn import Reading, read, read_stream
 from flowcheck.wire.learn.jobs import awaited
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 SHAPES = ((1500, 800), (800,), (800, 600), (600,), (10, 600), (10,))
@@ -33,7 +34,7 @@ def _until_weights_are_awaited(seen: MergedView) -> tuple[Reading, int]:
     """A reading that awaits the rest of the weights, and how many messages it had."""
     for count in range(6, 60):
         reading = _read(seen, seen.messages[:count])
-        if reading.awaited is not None and reading.awaited.whole:
+        if reading.awaited is not None:
             return reading, count
     raise AssertionError("no reading awaits weights")
 
@@ -63,15 +64,24 @@ def test_they_are_awaited_by_themselves_and_are_the_trainers(
     told = _read(seen, messages)
     assert told.job is None and told.weights is not None and told.weights.complete
     assert told.weights.data.tobytes() == capture.truth.weights
-    assert told.awaited is not None and not told.awaited.whole, "then the plan is awaited"
+    assert told.awaited is not None, "then the plan is awaited"
+    assert _due(told.awaited) > _due(reading.awaited)
 
 
-def test_small_ones_are_not(tmp_path: Path) -> None:
+def test_small_ones_are_awaited_with_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reading more costs more than what they take behind the job."""
     seen = read_capture_files(generate(JOBS["simple"], tmp_path).files)
-    for count in range(6, 60, 3):
-        told = _read(seen, seen.messages[:count]).awaited
-        assert told is None or not told.whole
+    small, _ = _until_weights_are_awaited(seen)
+    monkeypatch.setattr(awaited, "WEIGHTS_AWAITED_BYTES", 1)
+    large, _ = _until_weights_are_awaited(seen)
+    assert small.awaited is not None and large.awaited is not None
+    assert _due(small.awaited) > _due(large.awaited)
+
+
+def _due(told: Awaited) -> int:
+    return sum(count for _, count in told.flows)
 
 
 @pytest.mark.parametrize("name", JOBS)

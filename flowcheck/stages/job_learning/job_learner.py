@@ -76,13 +76,9 @@ GROWTH = 1.25
 at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
 more."""
 AWAITED_GROWTH = 2.0
-"""Factor, in place of GROWTH while messages are awaited that a reading named: a guard where they
-never come so, as when a collective took another protocol. A choice: smaller costs readings that
-tell nothing."""
-MESSAGES_PER_AWAITED = 3
-"""Of all connections, while large weights are awaited, for one message of these: they come as the
-start-up says, and each has a clear-to-send of its own. A choice: one more for what else there is;
-more waits longer for weights that never come whole."""
+"""Factor, of what was there when a reading had told what it awaits: a guard where that never comes
+so, as when a collective took another protocol. A choice: smaller costs readings that tell
+nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE_PER_READING_TIME = 1
@@ -133,8 +129,8 @@ class JobLearner:
         """What the last reading waits for."""
         self._look_at = 0
         """Whole messages staged before which what is awaited cannot have come."""
-        self._weights_lacking = 0
-        """Messages that come before the awaited weights are there, if they come as foretold."""
+        self._unless_awaited = 0
+        """Whole messages staged at which it is not awaited any longer."""
         self.why_not: tuple[Finding, ...] = (NO_WRITES(),)
         self.joining = False
         """By the last reading a job that is known runs, and was not joined yet."""
@@ -211,7 +207,7 @@ class JobLearner:
         if found.job is None or (lacks_weights and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
-            self._awaited, self._look_at, self._weights_lacking = found.awaited, 0, 0
+            self._awaited, self._look_at, self._unless_awaited = found.awaited, 0, 0
             self._left_out += ignore_flows(extractors, found.names, found.others)
             return None
         self._proof = found, reading
@@ -269,7 +265,7 @@ class JobLearner:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
-        self._awaited, self._weights_lacking = None, 0
+        self._awaited = None
         self._weights_at_once = False
         self._publish_unread(unread=False)
         self.close()
@@ -294,8 +290,9 @@ class JobLearner:
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
-        growth = GROWTH if self._awaited is None else AWAITED_GROWTH
-        due = max(MESSAGES_MIN, self._read_at + self._weights_lacking, int(self._read_at * growth))
+        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        if self._awaited is not None:
+            due = self._unless_awaited
         if at_once:
             due = max(1, self._read_at + self._last_word)
         elif quiet:
@@ -310,13 +307,10 @@ class JobLearner:
         staged; looks again only once as many more are there as were still to come."""
         if self._awaited is None or complete < self._look_at:
             return False
-        begun = _begun(extractors, whole=self._awaited.whole)
-        left = [due - begun[flow] for flow, due in self._awaited.flows]
-        if self._awaited.whole and not self._weights_lacking:
-            self._weights_lacking = MESSAGES_PER_AWAITED * sum(max(0, one) for one in left)
-        lacking = max(left)
-        # The last message of each flow may have begun and not be whole.
-        self._look_at = complete + max(1, lacking - 1)
+        self._unless_awaited = self._unless_awaited or int(complete * AWAITED_GROWTH)
+        whole = _whole(extractors)
+        lacking = max(due - whole[flow] for flow, due in self._awaited.flows)
+        self._look_at = complete + max(1, lacking)
         return lacking <= 0
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
@@ -374,15 +368,12 @@ class JobLearner:
         )
 
 
-def _begun(extractors: Sequence[Extractor], *, whole: bool) -> Mapping[FlowKey, int]:
-    """{flow: messages that the mirror point which has most of them has staged}. whole: those that
-    are not whole do not count."""
+def _whole(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
+    """{flow: whole messages that the mirror point which has most of them has staged}."""
     most: Counter[FlowKey] = Counter()
     for extractor in extractors:
         records = extractor.staging.records()
-        counts = records["state"] == 1
-        if whole:
-            counts &= records["completed"] != 0
-        own = np.bincount(records["message"]["flow"][counts])
+        whole = (records["state"] == 1) & (records["completed"] != 0)
+        own = np.bincount(records["message"]["flow"][whole])
         most |= Counter(dict(zip(extractor.keys(), map(int, own), strict=False)))
     return most

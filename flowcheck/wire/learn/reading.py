@@ -257,11 +257,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """Before so many messages of each of these flows have begun another reading tells no more."""
+    """Before so many messages of each of these flows are whole another reading tells no more."""
 
     flows: tuple[tuple[FlowKey, int], ...]
-    whole: bool = False
-    """They have to be there whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

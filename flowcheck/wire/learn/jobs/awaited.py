@@ -62,7 +62,7 @@ def _of(communicator: Communicator) -> Awaited | None:
             due = state.positions[number][place] + more
             if due > stream.stop:
                 flows.append((stream.key, due))
-    return Awaited(flows=tuple(flows), whole=weights is not None) if flows else None
+    return Awaited(flows=tuple(flows)) if flows else None
 
 
 def _large_weights_ahead(communicator: Communicator) -> Ahead | None:
