@@ -205,12 +205,13 @@ def test_what_a_reading_awaits_is_read_when_it_is_whole_and_hardly_before(
     mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
     assert reads(2, 2, 8)
     assert not reads(2, 3, 22), "it came while the reading went on"
-    assert not reads(3, 4, 32), "more than three times as many tell nothing"
-    assert not reads(4, 5, 32), "it has begun"
-    assert reads(5, 5, 32)
+    assert not reads(4, 5, 30), "half as many again tell nothing, and it has but begun"
+    assert reads(5, 5, 30)
     assert not reads(4, 5, 36)
-    assert not reads(4, 5, 70)
-    assert reads(4, 5, 76), "twice as many and it did not come"
+    assert not reads(4, 5, 46)
+    assert reads(4, 5, 66), "a quarter more than foretold, and it did not come"
+    assert not reads(4, 5, 72)
+    assert reads(4, 5, 136)
 
 
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:

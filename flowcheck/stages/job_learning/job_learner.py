@@ -75,10 +75,13 @@ GROWTH = 1.25
 """Factor. The stream is read again once so many more messages are there: all readings together cost
 at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
 more."""
-AWAITED_GROWTH = 2.0
-"""Factor, of what was there when a reading had told what it awaits: a guard where that never comes
-so, as when a collective took another protocol. A choice: smaller costs readings that tell
-nothing."""
+AWAITED_GROWTH, AWAITED_EXCESS = 4.0, 1.25
+"""Factors, of the whole messages that were there when a reading had told what it awaits, and of
+those that will be there when it has come: at the smaller of both it is read all the same. A guard
+where it never comes so, as when a collective took another protocol. A choice: smaller costs
+readings that tell nothing."""
+MESSAGES_PER_AWAITED = 2
+"""Of all flows, for one that is awaited: each has a clear-to-send."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE_PER_READING_TIME = 1
@@ -307,11 +310,13 @@ class JobLearner:
         staged; looks again only once as many more are there as were still to come."""
         if self._awaited is None or complete < self._look_at:
             return False
-        self._unless_awaited = self._unless_awaited or int(complete * AWAITED_GROWTH)
         whole = _whole(extractors)
-        lacking = max(due - whole[flow] for flow, due in self._awaited.flows)
-        self._look_at = complete + max(1, lacking)
-        return lacking <= 0
+        lacking = [max(0, due - whole[flow]) for flow, due in self._awaited.flows]
+        if not self._unless_awaited:
+            then = complete + MESSAGES_PER_AWAITED * sum(lacking)
+            self._unless_awaited = int(min(complete * AWAITED_GROWTH, then * AWAITED_EXCESS)) + 1
+        self._look_at = complete + max(1, *lacking)
+        return not any(lacking)
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
