@@ -18,6 +18,7 @@ from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_tre
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, settled
+from flowcheck.wire.learn.cuts.place import copies_differ
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
@@ -180,18 +181,25 @@ class Aligner:
         if self._goes_on and all(self._at_end(state) for state, _, _ in fits):
             # While it is on its way sizes fit alike: the likeliest, of which no job is proved yet.
             fits = [fit for fit in fits if _named(fit[1]) == _named(fits[0][1])]
-        if not fits:
+        if all(self._contradicts(cut) for _, cut, _ in fits):
+            # Sizes alone may fit by chance: what its own copies contradict gives way to others.
             fits = [
                 fit
                 for one in way.run.expects
                 if not one.work_bytes
                 for p in protocols
                 for fit in self._sized(way.state, one, p)
-            ]
+            ] or fits
+        fits = [fit for fit in fits if not self._contradicts(fit[1])] or fits
         runs = [*(way.run.again() for _ in fits[1:]), way.run]
         for run, (_, _, came) in zip(runs, fits, strict=False):
             run.tell(came)
         return [Way(state, run, cut, way) for run, (state, cut, _) in zip(runs, fits, strict=False)]
+
+    def _contradicts(self, cut: Cut) -> bool:
+        """Two copies of what it holds differ, of one whose size is known."""
+        sizes_known = not cut.op.from_wire and not self._ring.sounding
+        return sizes_known and len(self._ring.edges) > 1 and copies_differ(cut, self._ring)
 
     def _with_tree(self, op: Op) -> tuple[Op, ...]:
         """The collective, and the same by NCCL's trees where these may be."""

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 
 from flowcheck.findings.catalog import refused_trainers as refused
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES, CollectiveKind
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    LL_LINE_DATA_BYTES,
+    CollectiveKind,
+)
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.zero import steps_its_own
@@ -158,7 +162,9 @@ def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> Finding | None:
     first = reduces[: len(sent)]
     sizes = sorted(cut.op.work_bytes for cut in first)
     pairs = zip(sorted(sent, key=lambda cut: cut.op.work_bytes), sizes, strict=False)
-    if len(first) < 2 or len(first) < len(sent) or not all(is_of(*pair) for pair in pairs):
+    # What fits into one line or group is as large as any other that does.
+    told = sum(cut.op.work_bytes > GRAIN_BYTES[cut.op.protocol] for cut in sent)
+    if told < 2 or len(first) < len(sent) or not all(is_of(*pair) for pair in pairs):
         return None
     return refused.SEVERAL_DTYPES_BROADCAST([cut.op.work_bytes for cut in first])
 
