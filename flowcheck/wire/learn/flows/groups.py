@@ -29,6 +29,8 @@ class Group:
     penalty: int
     order: Finding
     """What the order of the connections of a link rests on (channels.py)."""
+    mixed: frozenset[Link] = frozenset()
+    """Ghosts whose clear-to-send messages name several ranks: which channel has which is open."""
 
 
 def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
@@ -159,6 +161,7 @@ def grouped(
     here = {end for link in links for end in link}
     paired = {s.peer for s in streams}
     ghosts: set[Link] = set()
+    mixed: set[Link] = set()
     for grant in grants:
         key = grant.flow.key
         ends = (hosts.get(key.destination, key.destination), hosts.get(key.source, key.source))
@@ -166,9 +169,11 @@ def grouped(
             continue
         ghosts.add(ends)
         if grant.tag is not None:
+            if tags.setdefault(ends, grant.tag) != grant.tag:
+                mixed.add(ends)
             tags[ends] = grant.tag
     ordered, order = in_order(links)
-    return Group(ordered, tags, frozenset(ghosts), penalty, order)
+    return Group(ordered, tags, frozenset(ghosts), penalty, order, frozenset(mixed))
 
 
 def path_of(group: Group) -> list[Link] | None:

@@ -229,7 +229,8 @@ class Writers:
         found = []
         for link in self.path:
             stream = self._stream(link, channel)
-            found.append(stream.tag if stream is not None else self.group.tags.get(link))
+            named = None if link in self.group.mixed else self.group.tags.get(link)
+            found.append(stream.tag if stream is not None else named)
         return found
 
     def _same_way(self, left: dict[int, list[int]]) -> list[Finding]:
