@@ -87,9 +87,9 @@ RING_PLACE_OPEN = Entry(
 )
 NODES_OPEN = Entry(
     "connections.nodes_open",
-    "how many GPUs each node has is unknown, and with it which rank writes on a connection: all "
-    "that was seen fits nodes of one GPU and of {gpus}; clear-to-send messages of both directions "
-    "name the ranks that tell it",
+    "how many GPUs each node has is unknown, and with it which rank writes on a connection: sizes "
+    "fit several numbers; clear-to-send messages of both directions name the ranks that tell it, "
+    "NCCL's log does not",
     remedy="Mirror both directions of the port.",
 )
 SENDERS_OPEN = Entry(

@@ -58,7 +58,7 @@ def likeliest_first(group: Group, path: Sequence[Link], counted: Sequence[int]) 
 def borne_out(group: Group, path: Sequence[Link], ranks: int, gpus: int) -> bool:
     """Hosts or the ranks named say that nodes are so large: a circle of hosts that addresses were
     only guessed to be ports of says nothing."""
-    closed = path[-1][1] == path[0][0] and not group.penalty
+    closed = path[-1][1] == path[0][0] and not group.guessed
     return closed or gpus in _steps(group, path, ranks)
 
 

@@ -50,8 +50,8 @@ class Ring:
     """It is known to gather and reduce-scatter: other kinds come after these."""
     roots: bool = False
     """Other ranks than rank 0 may broadcast too."""
-    nodes_open: tuple[int, ...] = ()
-    """GPUs of other nodes that all which was read fits as well, and then others write."""
+    nodes_open: bool = False
+    """Nodes of another number of GPUs explain all that was read as well, and then others write."""
     gpus: int = 1
     """Ranks of a node, of which only the last one of a channel's ring writes to the network."""
     borne_out: bool = False

@@ -198,7 +198,7 @@ def read_as(
             habits = trainer.habits(again.ring, again.found)
             ended = by_numbers(replace(again, found=named(again.found, habits, again.ring)))
     cuts = tightened(ended)
-    ring = replace(cuts.ring, nodes_open=nodes_open(cuts))
+    ring = replace(cuts.ring, nodes_open=cuts.ring.nodes_open or nodes_open(cuts))
     return Communicator(replace(cuts, ring=ring), habits, rivals)
 
 

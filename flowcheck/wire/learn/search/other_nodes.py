@@ -20,16 +20,14 @@ Laid = tuple[Edge, Stream, int, tuple[Send, ...]]
 """What a collective has on a connection: from which number on, which sends."""
 
 
-def nodes_open(cuts: Cuts) -> tuple[int, ...]:
-    """GPUs of other nodes under which others would write all that was read, ascending."""
+def nodes_open(cuts: Cuts) -> bool:
+    """Others may write all that was read, with so many GPUs a node as the ranks named allow too."""
     others = cuts.ring.edges[0].otherwise
     if not others or any(len(edge.otherwise) != len(others) for edge in cuts.ring.edges):
-        return ()
+        return False
     told = _told(cuts)
     channels = {c for cut in told if _reduces(cut) for c in cut.channels[0] if c is not None}
-    return tuple(
-        gpus for gpus in sorted({g for g, _ in others}) if _fits(cuts, told, channels, gpus)
-    )
+    return any(_fits(cuts, told, channels, gpus) for gpus in {gpus for gpus, _ in others})
 
 
 def _told(cuts: Cuts) -> list[Cut]:

@@ -26,7 +26,7 @@ def writers_open(cut: Cut, communicator: Communicator) -> Finding | None:
     if cut.op.tree:
         return None  # Which GPU of a node comes first in the ring is no matter.
     if communicator.ring.nodes_open:
-        return NODES_OPEN(communicator.ring.nodes_open)
+        return NODES_OPEN()
     turns = _turns(cut, communicator)
     entry = FIRST_GPU_OPEN if communicator.ring.gpus > 1 else RING_PLACE_OPEN
     return entry(turns) if turns else None
