@@ -85,6 +85,13 @@ RING_PLACE_OPEN = Entry(
     "the job file, or analyze --nccl-log)",
     remedy=NCCL_LOG,
 )
+NODES_OPEN = Entry(
+    "connections.nodes_open",
+    "how many GPUs each node has is unknown, and with it which rank writes on a connection: sizes "
+    "fit several numbers; clear-to-send messages of both directions name the ranks that tell it, "
+    "NCCL's log does not",
+    remedy="Mirror both directions of the port.",
+)
 SENDERS_OPEN = Entry(
     "connections.senders_open",
     "the ring index of the senders is unknown: sizes fit another one as well; NCCL's log of rank 0 "

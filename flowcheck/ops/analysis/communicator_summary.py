@@ -30,6 +30,7 @@ ABOUT_COMMUNICATORS = (
     connections.WRITER_AS_COPY,
     connections.FIRST_GPU_OPEN,
     connections.RING_PLACE_OPEN,
+    connections.NODES_OPEN,
     connections.TREES_OPEN,
 )
 """Assumptions about a collective that also concern its communicator: ranks, channels."""

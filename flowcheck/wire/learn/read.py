@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from flowcheck.findings.catalog import job_learning as learning
-from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED
+from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED, NODES_OPEN
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
@@ -156,19 +156,21 @@ def _read(
     waits = reading.why_not and all(why.is_any_of(*NOT_YET) for why in reading.why_not)
     if foretold is None or reading.job is not None or query.hasty or waits:
         return reading, sense
-    nodes = all(one.ring.borne_out for one in foretold.communicators)
-    if nodes and reading.why_not and all(map(_first_gpu_open, reading.why_not)):
+    rings = [one.ring for one in foretold.communicators]
+    nodes = all(ring.borne_out or ring.closed for ring in rings)
+    if reading.why_not and all(_writers_open(why, nodes) for why in reading.why_not):
         return reading, sense  # All came as foretold, and the search has no other rings to try.
     # Why a program that all is explained by comes to no job, but for more to come, the search says.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
 
 
-def _first_gpu_open(why: Finding) -> bool:
-    """Nothing tells which GPU of a node comes first in its ring."""
+def _writers_open(why: Finding, nodes: bool) -> bool:
+    """Nothing tells which GPU of a node comes first in its ring, or how many it has. nodes: their
+    size is told."""
     reason = why.arguments.get("reason")
     if not why.is_any_of(learning.WRITERS_OPEN) or not isinstance(reason, Finding):
         return False
-    return reason.is_any_of(FIRST_GPU_OPEN)
+    return reason.is_any_of(NODES_OPEN) or (nodes and reason.is_any_of(FIRST_GPU_OPEN))
 
 
 def _read_sorted(

@@ -14,7 +14,8 @@ from dataclasses import replace
 from flowcheck.wire.collectives.double_binary_tree import is_second, sum_passes_down, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.counted import ranks_counted
-from flowcheck.wire.learn.flows.rings import MOST_RANKS, Edge, Ring
+from flowcheck.wire.learn.flows.nodes import MOST_RANKS
+from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
 
 Link = tuple[int, int]

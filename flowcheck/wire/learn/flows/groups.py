@@ -6,7 +6,7 @@ Guesses, coarsest first: the sizes on the wire decide (cuts/cut.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.flows.channels import in_order
@@ -29,6 +29,15 @@ class Group:
     penalty: int
     order: Finding
     """What the order of the connections of a link rests on (channels.py)."""
+    mixed: dict[Link, frozenset[int]] = field(default_factory=dict)
+    """The ranks that clear-to-send messages of a ghost name, where these are several: which channel
+    has which is open."""
+
+    @property
+    def guessed(self) -> bool:
+        """Which addresses are ports of one host is a guess that nothing bears out."""
+        ends = ((link[0], s.key.source) for link, of in self.links.items() for s in of)
+        return self.penalty > 0 and any(host != address for host, address in ends)
 
 
 def groupings(streams: Sequence[Stream], grants: Sequence[Grants]) -> Iterator[tuple[Group, ...]]:
@@ -159,6 +168,7 @@ def grouped(
     here = {end for link in links for end in link}
     paired = {s.peer for s in streams}
     ghosts: set[Link] = set()
+    named: dict[Link, set[int]] = {}
     for grant in grants:
         key = grant.flow.key
         ends = (hosts.get(key.destination, key.destination), hosts.get(key.source, key.source))
@@ -167,8 +177,10 @@ def grouped(
         ghosts.add(ends)
         if grant.tag is not None:
             tags[ends] = grant.tag
+            named.setdefault(ends, set()).add(grant.tag)
     ordered, order = in_order(links)
-    return Group(ordered, tags, frozenset(ghosts), penalty, order)
+    mixed = {link: frozenset(ranks) for link, ranks in named.items() if len(ranks) > 1}
+    return Group(ordered, tags, frozenset(ghosts), penalty, order, mixed)
 
 
 def path_of(group: Group) -> list[Link] | None:

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from flowcheck.wire.learn.flows.groups import Group, Link
-from flowcheck.wire.learn.flows.rings import MOST_RANKS
+
+MOST_RANKS = 16
+"""Ring sizes tried where neither a start-up nor the hosts seen tell; a longer ring is then not
+recognised."""
 
 MOST_GPUS = 72
 """Of a node; as many as share an NVLink domain (GB200 NVL72)."""
@@ -53,8 +56,25 @@ def likeliest_first(group: Group, path: Sequence[Link], counted: Sequence[int]) 
 
 
 def borne_out(group: Group, path: Sequence[Link], ranks: int, gpus: int) -> bool:
-    """Hosts or the ranks named say that nodes are so large."""
-    return path[-1][1] == path[0][0] or gpus in _steps(group, path, ranks)
+    """Hosts or the ranks named say that nodes are so large: a circle of hosts that addresses were
+    only guessed to be ports of says nothing."""
+    closed = path[-1][1] == path[0][0] and not group.guessed
+    return closed or gpus in _steps(group, path, ranks)
+
+
+def otherwise(group: Group, path: Sequence[Link], ranks: int) -> list[tuple[int, int]]:
+    """(GPUs of a node, ring index that writes on the first link) of nodes of several GPUs that the
+    ranks named fit as well as a ring of one GPU each, or of any nodes where a link names several
+    ranks; empty where no rank is named, which leaves all open anyway."""
+    tags = [None if link in group.mixed else group.tags.get(link) for link in path]
+    found: list[tuple[int, int]] = []
+    for gpus in gaps(group, path, ranks):
+        if any(tag is not None for tag in tags):
+            firsts = by_tags(tags, ranks, gpus) or [] if gpus > 1 or group.mixed else []
+        else:
+            firsts = [*range(ranks)] if group.mixed else []
+        found += ((gpus, first) for first in firsts)
+    return found
 
 
 def _steps(group: Group, path: Sequence[Link], ranks: int) -> set[int]:

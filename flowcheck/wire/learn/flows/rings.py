@@ -12,11 +12,8 @@ from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
+from flowcheck.wire.learn.flows.nodes import MOST_RANKS, otherwise
 from flowcheck.wire.learn.flows.streams import Stream
-
-MOST_RANKS = 16
-"""Ring sizes tried where neither a start-up nor the hosts seen tell; a longer ring is then not
-recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +29,8 @@ class Edge(HasWriters):
     """Which of the two trees pass there, where their ranks are linked."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
+    otherwise: tuple[tuple[int, int], ...] = ()
+    """[other nodes] (GPUs of each, who writes then): what the ranks named fit as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +50,8 @@ class Ring:
     """It is known to gather and reduce-scatter: other kinds come after these."""
     roots: bool = False
     """Other ranks than rank 0 may broadcast too."""
+    nodes_open: bool = False
+    """Nodes of another number of GPUs explain all that was read as well, and then others write."""
     gpus: int = 1
     """Ranks of a node, of which only the last one of a channel's ring writes to the network."""
     borne_out: bool = False
@@ -98,9 +99,14 @@ def rings(
         for first in range(ranks):
             penalty = size_penalty + _tag_penalty(group, path, first, ranks)
             guesses.extend((penalty + extra, ranks, first, extra) for extra in (0, 1))
+    others = {ranks: otherwise(group, path, ranks) for _, ranks, *_ in guesses}
     for penalty, ranks, first, extra in sorted(guesses):
         edges = tuple(
-            Edge(sender=(first + i) % ranks, streams=group.links[link])
+            Edge(
+                sender=(first + i) % ranks,
+                streams=group.links[link],
+                otherwise=tuple((g, (other + i * g) % ranks) for g, other in others[ranks]),
+            )
             for i, link in enumerate(path)
             if link in group.links
         )

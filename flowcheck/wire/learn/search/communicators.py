@@ -21,6 +21,7 @@ from flowcheck.wire.learn.search.copies import rules_left
 from flowcheck.wire.learn.search.dtypes import told_types
 from flowcheck.wire.learn.search.fillers import by_numbers
 from flowcheck.wire.learn.search.joining import FINALISTS, joined_amid
+from flowcheck.wire.learn.search.other_nodes import nodes_open
 from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import (
     ADDED_GAIN,
@@ -196,7 +197,9 @@ def read_as(
         if again.unread <= won.unread:
             habits = trainer.habits(again.ring, again.found)
             ended = by_numbers(replace(again, found=named(again.found, habits, again.ring)))
-    return Communicator(tightened(ended), habits, rivals)
+    cuts = tightened(ended)
+    ring = replace(cuts.ring, nodes_open=cuts.ring.nodes_open or nodes_open(cuts))
+    return Communicator(replace(cuts, ring=ring), habits, rivals)
 
 
 def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> list[Cuts]:

@@ -17,7 +17,8 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.candidates import Positions
 from flowcheck.wire.learn.flows.channels import mark, marks_of
-from flowcheck.wire.learn.flows.rings import MOST_RANKS, Ring
+from flowcheck.wire.learn.flows.nodes import MOST_RANKS
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 
 MOST_STARTS = 8

@@ -47,6 +47,11 @@ class Writers:
     def borne_out(self) -> bool:
         return borne_out(self.group, self.path, self.ranks, self.gpus)
 
+    @property
+    def _hosts_guessed(self) -> bool:
+        """How many hosts there are, and with it the GPUs of each, is a guess."""
+        return self.group.guessed and not self.borne_out
+
     def _named(self, channel: int) -> list[int] | None:
         """Who may write on the first link by the ranks named; None: they do not tell."""
         if not self.borne_out:
@@ -54,15 +59,19 @@ class Writers:
         return by_tags(self._tags(channel), self.ranks, self.gpus)
 
     def _by_log(self, channel: int) -> set[int]:
-        """Ring indices on the first link by NCCL's log, for the ranks named as writers."""
-        found = set()
+        """Ring indices on the first link by NCCL's log, for the ranks named as writers; it does not
+        say how many GPUs a node has."""
+        found = set[int]()
+        if self._hosts_guessed:
+            return found
         for order in self.logged:
-            for place, tag in enumerate(self._tags(channel)):
-                index = None
-                if tag is not None:
-                    index = order.index_of(tag, channel=channel, ranks=self.ranks, gpus=self.gpus)
-                if index is not None:
-                    found.add((index - place * self.gpus) % self.ranks)
+            for place, (link, tag) in enumerate(zip(self.path, self._tags(channel), strict=True)):
+                # Of several ranks named there one leaves its node on this channel.
+                tags = self.group.mixed.get(link, ()) if tag is None else (tag,)
+                for one in tags:
+                    index = order.index_of(one, channel=channel, ranks=self.ranks, gpus=self.gpus)
+                    if index is not None:
+                        found.add((index - place * self.gpus) % self.ranks)
         return found
 
     def ring(self, rules: tuple[NcclEra, ...]) -> Ring | None:
@@ -79,6 +88,7 @@ class Writers:
             return None
         firsts = [left[c][0] for c in channels]
         used = {c for c in self.cuts.state.channels[0] if c is not None}
+        turns = frozenset(c for c in used if len(proved[c]) > 1)
         return Ring(
             ranks=self.ranks,
             edges=tuple(self._edges(firsts)),
@@ -90,7 +100,8 @@ class Writers:
             closed=self.closed,
             gpus=self.gpus,
             borne_out=self.borne_out,
-            turns=frozenset(c for c in used if len(proved[c]) > 1),
+            turns=turns,
+            nodes_open=self._hosts_guessed and bool(turns),
             by_gpu=tuple(rests),
         )
 
@@ -229,7 +240,8 @@ class Writers:
         found = []
         for link in self.path:
             stream = self._stream(link, channel)
-            found.append(stream.tag if stream is not None else self.group.tags.get(link))
+            named = None if link in self.group.mixed else self.group.tags.get(link)
+            found.append(stream.tag if stream is not None else named)
         return found
 
     def _same_way(self, left: dict[int, list[int]]) -> list[Finding]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, RING_PLACE_OPEN, SENDERS_OPEN
+from flowcheck.findings.catalog.connections import (
+    FIRST_GPU_OPEN,
+    NODES_OPEN,
+    RING_PLACE_OPEN,
+    SENDERS_OPEN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -20,6 +25,8 @@ def writers_open(cut: Cut, communicator: Communicator) -> Finding | None:
         return SENDERS_OPEN()
     if cut.op.tree:
         return None  # Which GPU of a node comes first in the ring is no matter.
+    if communicator.ring.nodes_open:
+        return NODES_OPEN()
     turns = _turns(cut, communicator)
     entry = FIRST_GPU_OPEN if communicator.ring.gpus > 1 else RING_PLACE_OPEN
     return entry(turns) if turns else None
