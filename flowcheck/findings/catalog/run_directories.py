@@ -31,6 +31,13 @@ NO_CHAIN_STARTED = Entry(
     remedy="`flowcheck up JOB.toml{run!o}` starts a chain there. Of a chain that runs elsewhere, "
     "name with `--run` the folder that its job file states (`run`), or that its replay was given.",
 )
+RUN_IS_FILE = Entry(
+    "run.is_file",
+    "{run}: no chain was started there: it is a file",
+    cause="A run directory is expected there.",
+    remedy="Name with `--run` the folder that the job file states (`run`), or that its replay was "
+    "given.",
+)
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",
     "{run}: no chain was started there, so there is nothing to stop",
