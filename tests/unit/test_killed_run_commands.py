@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.run_directories import (
     FOUND_NOTHING,
     FOUND_OTHER,
     NO_CHAIN_STARTED,
+    NOTHING_TO_STOP,
     RUN_IS_FILE,
 )
 from flowcheck.ops.lifecycle.chain_runner import create_run
@@ -80,9 +81,12 @@ def test_a_file_is_no_place_where_a_chain_is_started(tmp_path: Path) -> None:
     """Neither `status` nor `down` says that it does not exist, or offers `up` with it."""
     file = tmp_path / "a job.pcap"
     file.touch()
-    for refused in (RunDir(file).settings, lambda: down(file, discard=False, as_json=False)):
+    for entry, refused in (
+        (RUN_IS_FILE, RunDir(file).settings),
+        (NOTHING_TO_STOP, lambda: down(file, discard=False, as_json=False)),
+    ):
         with pytest.raises(RunDirError) as why:
             refused()
         found = why.value.finding
-        assert found == RUN_IS_FILE(file)
+        assert found == entry(file)
         assert "not exist" not in found.cause and "flowcheck up" not in found.remedy

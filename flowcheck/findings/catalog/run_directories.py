@@ -41,7 +41,7 @@ RUN_IS_FILE = Entry(
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",
     "{run}: no chain was started there, so there is nothing to stop",
-    cause="The folder does not exist, or is no run directory.",
+    cause="Nothing is there, or a file, or a folder that is no run directory.",
     remedy="Name with `--run` the run directory that the job file states (`run`); `flowcheck "
     "status --leftovers` lists what killed chains hold.",
 )
