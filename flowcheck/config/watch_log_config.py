@@ -12,11 +12,16 @@ from flowcheck.findings.catalog.refused_settings import (
     ADDRESS_AND_PORT,
     AN_ADDRESS_SUCH_AS,
     NEEDS_OTHER,
+    PORT_NUMBER,
     TOKEN_NEEDED,
 )
 
 LISTEN = "127.0.0.1:9464"
 """Default address of the metrics server: on loopback, so that only this machine reaches it."""
+
+
+PORT_MAX = 65535
+"""The highest number of a TCP port."""
 
 
 class WatchConfig(ConfigSection, frozen=True, kw_only=True):
@@ -59,8 +64,11 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
+        if not host or not port.isdecimal():
             raise ConfigError("watch.listen", self.listen, ADDRESS_AND_PORT(LISTEN))
+        if int(port) > PORT_MAX:
+            right = PORT_NUMBER(port=port, most=PORT_MAX)
+            raise ConfigError("watch.listen", self.listen, right)
         at_least("watch.connections", self.connections, 1)
         if not self.timeout_s > 0:
             raise ConfigError("watch.timeout_s", self.timeout_s, ABOVE(0))

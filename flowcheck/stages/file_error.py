@@ -22,11 +22,15 @@ from flowcheck.findings.catalog.refused_commands import (
     NO_ROOM_AT,
     NO_SUCH_FILE,
     NOT_PERMITTED,
+    NOTHING_MADE_THERE,
     READ_ONLY,
     TOO_LARGE,
     TOO_MANY_OPEN,
 )
 from flowcheck.findings.finding import Finding
+
+KERNEL_FILE_SYSTEMS = frozenset(("debugfs", "devpts", "proc", "securityfs", "sysfs", "tracefs"))
+"""Types of file systems in which no user creates files (Linux, Documentation/filesystems)."""
 
 
 def tells_of_file(error: OSError) -> bool:
@@ -49,7 +53,7 @@ def file_error_finding(error: OSError) -> Finding:
 
 
 def _no_room(path: Path, error: OSError) -> Finding:
-    there = next(one for one in (path, *path.absolute().parents) if _is_folder(one))
+    there = _folder_of(path)
     found = os.statvfs(there)
     mount, free_mib = _mount(there), found.f_bavail * found.f_frsize >> 20
     if found.f_files and not found.f_favail:
@@ -89,7 +93,17 @@ def _missing(path: Path) -> Finding:
     folder = path.absolute().parent
     if not _is_folder(folder):
         return FOLDER_MISSING(folder)
+    if _is_of_kernel(folder):
+        return NOTHING_MADE_THERE(path=path, folder=folder)
     return NO_SUCH_FILE(path=path, folder=folder)
+
+
+def _no_operation(path: Path) -> Finding:
+    """Of a file system that lets nobody do this, or of a user who may not."""
+    folder = _folder_of(path)
+    if not _is_there(path) and _is_of_kernel(folder):
+        return NOTHING_MADE_THERE(path=path, folder=folder)
+    return _not_permitted(path)
 
 
 def _not_permitted(path: Path) -> Finding:
@@ -107,9 +121,9 @@ _REASONS: dict[int, Callable[[Path], Finding]] = {
     errno.ENOTEMPTY: NAME_TAKEN,
     errno.ENOENT: _missing,
     errno.EACCES: _not_permitted,
-    errno.EPERM: _not_permitted,
-    errno.EROFS: READ_ONLY,
-    errno.EFBIG: TOO_LARGE,
+    errno.EPERM: _no_operation,
+    errno.EROFS: lambda path: READ_ONLY(path=path, folder=_folder_of(path)),
+    errno.EFBIG: lambda path: TOO_LARGE(path=path, folder=_folder_of(path)),
     errno.EMFILE: lambda _: TOO_MANY_OPEN(),
     errno.ENFILE: lambda _: TOO_MANY_OPEN(),
 }
@@ -126,6 +140,21 @@ def _is_folder(path: Path) -> bool:
 def _is_there(path: Path) -> bool:
     with suppress(OSError):
         return path.exists()
+    return False
+
+
+def _folder_of(path: Path) -> Path:
+    """The innermost folder on the way to a path that exists: an output does not exist yet."""
+    return next(one for one in (path, *path.absolute().parents) if _is_folder(one))
+
+
+def _is_of_kernel(folder: Path) -> bool:
+    """Whether a folder lies in a file system in which the kernel alone makes files."""
+    with suppress(OSError):
+        mount = os.fsencode(_mount(folder.resolve()))
+        mounts = (line.split() for line in Path("/proc/mounts").read_bytes().splitlines())
+        kinds = [os.fsdecode(words[2]) for words in mounts if words[1] == mount]
+        return bool(kinds) and kinds[-1] in KERNEL_FILE_SYSTEMS
     return False
 
 

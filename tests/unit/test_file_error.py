@@ -4,6 +4,7 @@ The errors come from the kernel itself, as a command would meet them."""
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from flowcheck.findings.catalog.refused_commands import (
     NAME_TAKEN,
     NO_SUCH_FILE,
     NOT_PERMITTED,
+    NOTHING_MADE_THERE,
 )
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.stages.file_error import file_error_finding
@@ -56,6 +58,27 @@ def test_the_remedy_says_which_kind_of_path_is_expected(
     (tmp_path / "file").touch()
     why = reason(lambda: fails(tmp_path))
     assert why.is_any_of(entry) and str(tmp_path / names) in str(why)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EFBIG])
+def test_the_command_for_the_file_system_runs_where_the_output_does_not_exist_yet(
+    number: int, tmp_path: Path
+) -> None:
+    output = tmp_path / "none" / "out.pt"
+    found = file_error_finding(OSError(number, os.strerror(number), str(output)))
+    [command] = re.findall("`(findmnt [^`]*)`", found.remedy)
+    shown = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+    assert shown.returncode == 0 and shown.stdout
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [lambda: Path("/proc/flowcheck-out").mkdir(), lambda: Path("/proc/x.svg").write_bytes(b"")],
+)
+def test_where_nobody_creates_files_no_missing_file_is_told(fails: Callable[[], object]) -> None:
+    why = reason(fails)
+    assert why.is_any_of(NOTHING_MADE_THERE) and why.arguments["folder"] == "/proc"
+    assert "Correct the path" not in why.remedy
 
 
 def test_an_error_without_a_rule_of_its_own_has_a_remedy_too() -> None:

@@ -13,12 +13,14 @@ from flowcheck.config import job_from
 from flowcheck.errors import RunDirError, StateError
 from flowcheck.findings.catalog.checkpoint_damage import MANIFEST_FORBIDDEN
 from flowcheck.findings.catalog.run_directories import (
-    FOUND_FILE,
     FOUND_NOTHING,
     FOUND_OTHER,
     NO_CHAIN_STARTED,
+    NOTHING_TO_STOP,
+    RUN_IS_FILE,
 )
 from flowcheck.ops.lifecycle.chain_runner import create_run
+from flowcheck.ops.lifecycle.shutdown_cleanup import down
 from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.replica.checkpoint_files.manifest import manifest_text
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -67,10 +69,24 @@ def test_what_stands_where_no_chain_was_started_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, found in (
         (tmp_path / "none", FOUND_NOTHING()),
-        (tmp_path / "file", FOUND_FILE()),
         (tmp_path, FOUND_OTHER()),
     ):
         with pytest.raises(RunDirError) as why:
             RunDir(place).settings()
         assert why.value.finding == NO_CHAIN_STARTED(place, found)
         assert "`--run`" in why.value.finding.remedy
+
+
+def test_a_file_is_no_place_where_a_chain_is_started(tmp_path: Path) -> None:
+    """Neither `status` nor `down` says that it does not exist, or offers `up` with it."""
+    file = tmp_path / "a job.pcap"
+    file.touch()
+    for entry, refused in (
+        (RUN_IS_FILE, RunDir(file).settings),
+        (NOTHING_TO_STOP, lambda: down(file, discard=False, as_json=False)),
+    ):
+        with pytest.raises(RunDirError) as why:
+            refused()
+        found = why.value.finding
+        assert found == entry(file)
+        assert "not exist" not in found.cause and "flowcheck up" not in found.remedy

@@ -122,3 +122,38 @@ def test_text_and_json_say_it(
     analyze_command.run([path])
     said = " ".join(capsys.readouterr().out.split())
     assert notes[0]["sentence"] in said
+
+
+def test_a_capture_that_is_cut_off_is_not_said_to_have_lost_copies(
+    traffic: SyntheticTraffic, tmp_path: Path
+) -> None:
+    """A dropped copy before the last one is still told as a loss, however the capture ends."""
+    frames = len(traffic.frames_at_port(0))
+    seen: set[str] = set()
+    for stop in range(frames // 2, frames, frames // 14):
+        cut_off = set(range(stop, frames))
+        reading = read_without(traffic, cut_off, tmp_path / "cut.pcap")
+        if reading.job is None or not (found := loss_findings(reading)):
+            continue
+        [one] = found
+        assert one.is_any_of(problems.ENDS_INSIDE_STEP), (stop, one)
+        sums = [c for c in reading.collectives if c.kind == "all_reduce"]
+        assert sums[-1].missing and not any(c.missing for c in sums[:-1])
+        exact = one.arguments["exact"]
+        assert isinstance(exact, Finding) and exact.arguments["last"] == one.arguments["step"] - 1
+        assert "switch check" not in f"{one} {one.remedy}"
+        lossy = read_without(traffic, {frames // 2 - 9, *cut_off}, tmp_path / "lossy.pcap")
+        seen.update(other.code for other in loss_findings(lossy))
+    assert problems.LOSS_STOPS_REPLICA.code in seen
+    assert problems.ENDS_INSIDE_STEP.code not in seen
+
+
+def test_a_capture_without_packets_is_not_said_to_hold_another_transport(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pcap(tmp_path / "empty.pcap", [])
+    analyze_command.run([tmp_path / "empty.pcap"], as_json=True)
+    [note] = json.loads(capsys.readouterr().out)["notes"]
+    assert note["code"] == problems.NO_PACKETS.code
+    analyze_command.run([tmp_path / "empty.pcap"])
+    assert capsys.readouterr().out.startswith("0 frames\n")

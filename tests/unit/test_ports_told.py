@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     ADD_MONITORS,
     ADD_MONITORS_BESIDE,
     LESS_REDUNDANCY,
+    MONITORS_AT,
     NO_CABLE_ENDS_THERE,
     NO_CHUNK_SEEN,
     RING_UNCOVERED,
@@ -119,6 +120,28 @@ def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_p
     assert choose(tmp_path, tree, redundancy=2).choice.machine_of_group
     tree["monitor"].append({"switch": "leaf", "port": "Ethernet63", "gbps": 400})
     assert choose(tmp_path, tree, redundancy=3).choice.machine_of_group
+
+
+def test_too_few_monitors_for_a_redundancy_are_counted_and_named(tmp_path: Path) -> None:
+    """Not that the machine sees nothing: with one copy of each chunk it sees all of it. Of two
+    machines it is the one that lacks fewer, not the one that the file names first."""
+    tree = layout(monitors=(400.0, 400.0))
+    for monitor in tree["monitor"]:
+        monitor["machine"] = "near"
+    tree["monitor"].insert(
+        0, {"switch": "leaf", "port": "Ethernet63", "gbps": 400, "machine": "far"}
+    )
+    with refused_as(
+        LESS_REDUNDANCY,
+        kind=ConfigError,
+        machine="near",
+        wanted=3,
+        has=(MONITORS_AT(switch="leaf", count=2),),
+        add=(ADD_MONITORS_BESIDE(count=1, switch="leaf", own=2),),
+    ) as why:
+        choose(tmp_path, tree, redundancy=3)
+    found = why.value.finding
+    assert "none of" not in str(found) and 'machine = "near": 1 more at leaf' in found.remedy
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:

@@ -13,7 +13,11 @@ from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.checkpoint_damage import NO_SUCH_CHECKPOINT
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
-from flowcheck.findings.catalog.refused_restores import REPLICA_GONE, STEP_NOT_KEPT
+from flowcheck.findings.catalog.refused_restores import (
+    REPLICA_GONE,
+    STEP_NOT_KEPT,
+    STEP_NOT_REACHED,
+)
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
 from flowcheck.ops.restore.step_lookup import newest_step
@@ -21,7 +25,9 @@ from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import step_ranges
 
 OPTIMIZER = {"name": "sgd", "learning_rate": 0.1}
 CONFIG = job_from({"source": [{"file": "x"}], "optimizer": OPTIMIZER})
@@ -57,6 +63,36 @@ def test_the_checkpoint_that_was_kept_at_the_end_is_taken(tmp_path: Path, saved:
         assert np.array_equal(values.numpy().reshape(-1), own)
     with refused_as(STEP_NOT_KEPT, step=2):
         newest_step(run, settle=True, step=2)
+
+
+def test_a_step_that_is_not_applied_yet_is_not_said_to_be_dropped(tmp_path: Path) -> None:
+    """The steps that are kept are named as ranges in the sentence, one by one in JSON."""
+    run, _ = create_run(CONFIG, tmp_path / "run")
+    layout, weights = Layout.of_shapes([(1, 5)]), np.zeros(5, dtype=np.float32)
+    replica = Replica.create(run.replica, layout, OptimizerConfig(**OPTIMIZER), weights)
+    try:
+        for step in range(1, 8):
+            replica.apply(step, np.ones(5, dtype=np.float32))
+        kept = peek_versions(run.replica)[1]
+        first, last = min(kept), max(kept)
+        assert last == 7 and len(kept) > 1 and sorted(kept) == list(range(first, last + 1))
+        with refused_as(STEP_NOT_REACHED, step=99999, newest=7, kept=tuple(sorted(kept))) as why:
+            newest_step(run, settle=False, step=99999)
+        assert f"(kept: {first} to 7; the newest is 7)" in str(why.value)
+        assert first > 0
+        with refused_as(STEP_NOT_KEPT, step=first - 1, newest=7):
+            newest_step(run, settle=False, step=first - 1)
+    finally:
+        replica.close()
+        run.remove(keep_records=False)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [([], []), ([3], ["3"]), ([9, 1, 2, 3, 7, 8, 3], ["1 to 3", "7 to 9"]), ([1, 3], ["1", "3"])],
+)
+def test_steps_in_words(steps: list[int], words: list[str]) -> None:
+    assert step_ranges(steps) == words
 
 
 def test_one_that_is_gone_since_is_named(tmp_path: Path) -> None:

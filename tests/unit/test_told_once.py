@@ -15,7 +15,7 @@ from flowcheck.cli.main import app
 from flowcheck.config import JobConfig, RingConfig, StagingConfig, job_from
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.base_checkpoints import NO_REPLICA, NO_REPLICA_YET
-from flowcheck.findings.catalog.checkpoint_stores import NEEDS_OPTIONS
+from flowcheck.findings.catalog.checkpoint_stores import NEEDS_OPTIONS, OPTIONS_MISSING
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
 from flowcheck.findings.catalog.refused_restores import REPLAY_SAVED_NOTHING
 from flowcheck.findings.catalog.refused_settings import SEVERAL_SOURCE_KINDS
@@ -101,6 +101,9 @@ def test_with_json_a_failed_download_is_one_object_on_stderr(url: str, tmp_path:
     if url.startswith("ftp"):
         finding = told["finding"]["arguments"]
         assert (finding["key"], finding["right"]["code"]) == ("--from", NEEDS_OPTIONS.code)
+        assert finding["right"]["arguments"]["error"]["code"] == OPTIONS_MISSING.code
+        assert finding["right"]["arguments"]["error"]["arguments"]["names"] == ["host"]
+        assert "argument" not in told["finding"]["sentence"]
         assert "[persist]" not in told["remedy"]
 
 

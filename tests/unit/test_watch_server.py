@@ -22,7 +22,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.checkpoint_downloads import FILE_UNREADABLE
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
-from flowcheck.findings.catalog.refused_settings import ADDRESS_AND_PORT, TOKEN_NEEDED
+from flowcheck.findings.catalog.refused_settings import ADDRESS_AND_PORT, PORT_NUMBER, TOKEN_NEEDED
 from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, metrics_text
@@ -143,9 +143,14 @@ def test_beyond_this_machine_there_is_nothing_without_the_word(
 ) -> None:
     with refused_as(TOKEN_NEEDED, kind=ConfigError, token_file="watch.token_file"):
         WatchConfig(listen="0.0.0.0:9464")
-    for wrong in ("9464", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999", ":1"):
+    for wrong in ("9464", "127.0.0.1", "127.0.0.1:port", ":1"):
         with refused_as(ADDRESS_AND_PORT, kind=ConfigError, key="watch.listen"):
             WatchConfig(listen=wrong)
+    for wrong in ("127.0.0.1:65536", "[::1]:99999"):
+        port = wrong.rpartition(":")[2]
+        with refused_as(PORT_NUMBER, kind=ConfigError, key="watch.listen", port=port):
+            WatchConfig(listen=wrong)
+    assert WatchConfig(listen="127.0.0.1:65535").port == 65535
     (tmp_path / "job.toml").write_text(
         '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
         f'[watch]\nlisten = "0.0.0.0:9464"\ntoken_file = "{tmp_path}/token"\n'

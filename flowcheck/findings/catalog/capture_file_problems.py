@@ -121,6 +121,15 @@ CAPTURE_REFUSED = Entry(
     remedy="Convert it: `editcap -F pcapng OLD NEW`, or capture again with `tcpdump -w FILE`.",
 )
 
+NO_PACKETS = Entry(
+    "captured.no_packets",
+    "the capture holds no packets",
+    cause="Nothing came to the interface while it was captured, a capture filter left everything "
+    "out, or the capture was stopped before it wrote.",
+    remedy="Capture while the trainers run, without a filter, at the interface where the mirror's "
+    "copies arrive: `tcpdump -i INTERFACE -w FILE`.",
+)
+
 # What lost packets of a capture mean for a replica.
 
 LOSS_WITHOUT_EFFECT = Entry(
@@ -151,6 +160,17 @@ LOSS_STOPS_REPLICA = Entry(
     "of the table of flows says on which connection.",
     remedy="A monitor port faster than the mirrored ports together, fewer mirrored ports, or a "
     "second mirror of the same job.",
+)
+ENDS_INSIDE_STEP = Entry(
+    "captured.ends_inside_step",
+    "the capture ends inside step {step} (of the job of communicator {communicator}): the messages "
+    "that had begun still had {packets:,} packets to come, and {bytes:,} bytes of the step are "
+    "missing; a replica {exact} and stops before step {step}",
+    section="loss",
+    cause="The capture was stopped, or its file cut off, amid the step: no connection shows a gap "
+    "before its last packet. If the last copies of the job were dropped, it looks the same.",
+    remedy="Nothing is to be done for the steps before it; for the rest capture longer, or give "
+    "all files of the capture.",
 )
 LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",

@@ -51,7 +51,10 @@ NO_MANIFEST_FILE = Entry(
 )
 MANIFEST_UNREADABLE = Entry(
     "manifest.unreadable",
-    "{output}: not a complete checkpoint: cannot read {manifest}: {error}",
+    "{output}: has no manifest of FlowCheck that can be read: {manifest}: {error}",
+    cause="FlowCheck verifies and restores only what it wrote, by the checksums in the manifest "
+    "that it writes last. Another program wrote this one, as trainers write their own checkpoints; "
+    "or its writing was not finished.",
     remedy="Name a finished step-N folder, a folder whose `latest` names one, or a file that "
     "FlowCheck's restore wrote: it has its checksums in {manifest} beside it.",
 )

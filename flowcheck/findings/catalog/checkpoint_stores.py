@@ -119,6 +119,10 @@ OPTIONS_REFUSED = Entry(
     remedy="Correct `[persist] options`: they are those of the store's fsspec package.",
 )
 
+OPTIONS_MISSING = Entry(
+    "store.options_missing",
+    "{scheme}:// needs options ({names}), and FlowCheck takes none of them from the URL",
+)
 NEEDS_OPTIONS = Entry(
     "store.needs_options",
     "a store of this kind cannot be opened by its URL alone: {error}",

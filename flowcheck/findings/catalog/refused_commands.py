@@ -52,11 +52,18 @@ NOT_PERMITTED = Entry(
     remedy="Give user {user} access, or name another path: `namei -l {path!q}` shows the owner and "
     "rights of each part.",
 )
+NOTHING_MADE_THERE = Entry(
+    "command.nothing_made_there",
+    "{path} cannot be created in {folder}",
+    cause="Nothing can be created there: what its file system holds, the kernel alone makes.",
+    remedy="Name a path on another file system (`findmnt -T {folder!q}` shows this one).",
+)
 READ_ONLY = Entry(
     "command.read_only",
     "the file system of {path} is read-only",
+    also=("folder",),
     cause="Nothing can be written to a file system that is mounted read-only.",
-    remedy="Name a path on another file system (`findmnt -T {path!q}` shows this one).",
+    remedy="Name a path on another file system (`findmnt -T {folder!q}` shows this one).",
 )
 TOO_MANY_OPEN = Entry(
     "command.too_many_open",
@@ -67,9 +74,10 @@ TOO_MANY_OPEN = Entry(
 TOO_LARGE = Entry(
     "command.file_too_large",
     "{path} may not grow as large",
+    also=("folder",),
     cause="A limit of this user on the size of files, or of the file system, is reached.",
     remedy="Raise the limit (`ulimit -a` shows it as file size), or name a path on another file "
-    "system (`findmnt -T {path!q}` shows this one).",
+    "system (`findmnt -T {folder!q}` shows this one).",
 )
 FILE_FAILED = Entry(
     "command.file_failed",

@@ -351,11 +351,14 @@ RING_UNCOVERED = Entry(
     also=("add",),
     remedy='State `[[monitor]]` tables with machine = "{machine}": {add}.',
 )
+MONITORS_AT = Entry("layout.monitors_at", "{switch} has {count}")
 LESS_REDUNDANCY = Entry(
     "layout.less_redundancy",
-    "{uncovered}",
-    also=("redundancy",),
-    remedy="Lower `--redundancy` to {redundancy}, or add the monitor ports of the sentence.",
+    "group {group} needs each chunk on {wanted} monitor ports of {machine}: {has}",
+    also=("uncovered", "redundancy", "add"),
+    between=", ",
+    remedy='State more `[[monitor]]` tables with machine = "{machine}": {add}; or lower '
+    "`--redundancy` to {redundancy}.",
 )
 SEARCH_ENDED = Entry(
     "layout.search_ended",

@@ -134,10 +134,19 @@ STATE_UNKNOWN = Entry(
 )
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
-    "{run}: step {step} is not kept (steps kept: {kept})",
-    cause="The replica keeps only its newest steps.",
+    "{run}: step {step} is not kept (kept: {ranges}; the newest is {newest})",
+    also=("kept",),
+    cause="Kept are the newest steps of the replica, and those that were written as checkpoints.",
     remedy="Ask for one of those; `[persist] every_steps` and a larger `[replica] keep_bytes` "
     "keep more.",
+)
+STEP_NOT_REACHED = Entry(
+    "restore.step_not_reached",
+    "{run}: the replica has not applied step {step} yet (kept: {ranges}; the newest is {newest})",
+    also=("kept",),
+    cause="The number is higher than that of any step that the replica has applied.",
+    remedy="Ask for one of those, or wait for the step: `flowcheck status{run!o}` shows how far "
+    "the replica is.",
 )
 REPLICA_GONE = Entry(
     "restore.replica_gone",

@@ -265,6 +265,11 @@ ADDRESS_AND_PORT = Entry(
     also=("address",),
     remedy='Write it as in "{address}" or "[::1]:9464".',
 )
+PORT_NUMBER = Entry(
+    "setting.port_number",
+    "port {port} must be from 0 to {most}",
+    remedy=CORRECT_VALUE,
+)
 
 FOLDER_IS_FILE = Entry(
     "setting.folder_is_file",

@@ -31,10 +31,17 @@ NO_CHAIN_STARTED = Entry(
     remedy="`flowcheck up JOB.toml{run!o}` starts a chain there. Of a chain that runs elsewhere, "
     "name with `--run` the folder that its job file states (`run`), or that its replay was given.",
 )
+RUN_IS_FILE = Entry(
+    "run.is_file",
+    "{run}: no chain was started there: it is a file",
+    cause="A run directory is expected there.",
+    remedy="Name with `--run` the folder that the job file states (`run`), or that its replay was "
+    "given.",
+)
 NOTHING_TO_STOP = Entry(
     "run.nothing_to_stop",
     "{run}: no chain was started there, so there is nothing to stop",
-    cause="The folder does not exist, or is no run directory.",
+    cause="Nothing is there, or a file, or a folder that is no run directory.",
     remedy="Name with `--run` the run directory that the job file states (`run`); `flowcheck "
     "status --leftovers` lists what killed chains hold.",
 )

@@ -44,7 +44,7 @@ def print_report(
     """
     out = console or Console()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in frames.items() if count)
-    out.print(f"[bold]{sum(frames.values())} frames[/]: {escape(counted) or 'none'}")
+    out.print(f"[bold]{sum(frames.values())} frames[/]{escape(counted and f': {counted}')}")
     out.print(_flows(reading.flows))
     out.print(escape(_addresses(reading.flows)))
     out.print(_collectives(reading.collectives))

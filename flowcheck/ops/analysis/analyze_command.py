@@ -15,6 +15,7 @@ import msgspec
 from flowcheck.findings.catalog.capture_file_problems import (
     BYTES_UNCHECKED,
     COPIES_DIFFER,
+    NO_PACKETS,
     NO_RIGHT_ICRC,
     SNAPPED,
     UNASSIGNED,
@@ -59,7 +60,9 @@ def run(
         tape = read_capture_files(files, icrc_every=0)
     reading = asked.read(tape)
     if reading.job is None:
-        reading = replace(reading, why_not=(*reading.why_not, *non_nccl_reasons(tape.frames)))
+        nothing = (NO_PACKETS(),)
+        told = (*reading.why_not, *non_nccl_reasons(tape.frames)) if tape.total else nothing
+        reading = replace(reading, why_not=told)
     if rewritten:
         reading = with_unchecked_bytes(reading)
     rewriting = [NO_RIGHT_ICRC()] if rewritten else []

@@ -68,25 +68,41 @@ def _of_job(reading: Reading, part: Part, packets: int) -> Iterator[Finding]:
             packets=packets, bytes=missing, communicator=part.communicator
         )
         return
+    steps = dict(steps_of(reading.collectives, part))
     lost = {
         step: sum(map(_missing_bytes, own))
-        for step, own in steps_of(reading.collectives, part)
+        for step, own in steps.items()
         if any(map(known_missing, own))
     }
     if not lost:
         return
     first = min(lost)
+    exact = problems.STAYS_EXACT(first=1, last=first - 1) if first > 1 else problems.NOTHING_EXACT()
+    if first == max(steps) and _is_cut_off(reading):
+        yield problems.ENDS_INSIDE_STEP(
+            packets=packets,
+            bytes=lost[first],
+            step=first,
+            communicator=part.communicator,
+            exact=exact,
+        )
+        return
     named = [str(step) for step in sorted(lost)[:MOST_STEPS]]
     yield problems.LOSS_STOPS_REPLICA(
         packets=packets,
         bytes=sum(lost.values()),
         steps=named + ["..."] * (len(lost) > MOST_STEPS),
         communicator=part.communicator,
-        exact=problems.STAYS_EXACT(first=1, last=first - 1)
-        if first > 1
-        else problems.NOTHING_EXACT(),
+        exact=exact,
         first=first,
     )
+
+
+def _is_cut_off(reading: Reading) -> bool:
+    """Whether nothing is missing but what would come behind the last packet of each connection: the
+    capture ends there, and no copy is known to be dropped."""
+    seen = (flow.seen for flow in reading.flows if flow.role == "data")
+    return all(flow.psn_missing == flow.psn_missing_at_end for flow in seen)
 
 
 def steps_of(

@@ -25,6 +25,7 @@ from flowcheck.findings.catalog.refused_restores import (
     REPLICA_GONE,
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
+    STEP_NOT_REACHED,
     STEPS_WAITING,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
@@ -54,7 +55,7 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
-from flowcheck.step_numbers import Step
+from flowcheck.step_numbers import Step, step_ranges
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import (
     contents_for,
@@ -200,17 +201,31 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
         named = [path for path in kept if path.name == f"step-{step}"]
         if not named:
             in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
-            held = {int(path.name.removeprefix(CHECKPOINT_NAME_PREFIX)) for path in kept} | {
-                *in_memory
-            }
-            there = sorted(held) or NO_STEPS()
-            raise StateError(STEP_NOT_KEPT(run=run.root, step=step, kept=there))
+            in_files = [int(path.name.removeprefix(CHECKPOINT_NAME_PREFIX)) for path in kept]
+            raise StateError(_step_not_kept(run, step, in_memory, in_files))
         kept = named
     if not kept:
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
     by = CodeApproval((config.optimizer,))
     return replace(
         step_in_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=observed_files_of(run)
+    )
+
+
+def _step_not_kept(
+    run: RunDir, step: Step, in_memory: Sequence[int], in_files: Sequence[int]
+) -> Finding:
+    """Why a step is not had, with those that are. in_memory: steps that the replica of a chain
+    which was not ended holds; in_files: those of its checkpoints."""
+    kept = sorted({*in_memory, *in_files})
+    is_ahead = bool(in_memory) and step > kept[-1]
+    entry = STEP_NOT_REACHED if is_ahead else STEP_NOT_KEPT
+    return entry(
+        run=run.root,
+        step=step,
+        kept=kept or NO_STEPS(),
+        ranges=step_ranges(kept) or NO_STEPS(),
+        newest=kept[-1] if kept else NO_STEPS(),
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows, with_joined_names
 from flowcheck.plane.extraction.staged_snapshot import OrphanPacket, StagedSnapshot
 from flowcheck.plane.mirror_merge.missing_write_starts import with_recovered_starts
-from flowcheck.plane.shared_memory.flow_table import psn_missing
+from flowcheck.plane.shared_memory.flow_table import psn_missing, psn_missing_at_end
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
 
@@ -40,6 +40,11 @@ class _Packets:
             gaps += max(0, start - at)
             at = max(at, stop)
         return gaps + max(0, known_stop - at)
+
+    def missing_at_end(self, known_stop: int) -> int:
+        """Those of them that lie behind the last one seen."""
+        seen = [stop for start, stop in self.present if start < stop]
+        return max(0, known_stop - max(seen)) if seen else 0
 
 
 def merge_flows(
@@ -68,12 +73,14 @@ def _merge_flow(views: Sequence[ObservedFlow], messages: Sequence[ObservedMessag
         packets.add(message, pmtu_bytes)
         absent += sum(stop - start for start, stop in message.missing)
     last = max(views, key=lambda view: view.last_ns)
+    known_stop = max((m.first_psn + m.packets for m in messages), default=0)
     return replace(
         last,
         pmtu_bytes=pmtu_bytes,
         frames=sum(view.frames for view in views),
         payload_bytes=sum(message.wire_bytes for message in messages) - absent,
-        psn_missing=packets.missing(max((m.first_psn + m.packets for m in messages), default=0)),
+        psn_missing=packets.missing(known_stop),
+        psn_missing_at_end=packets.missing_at_end(known_stop),
         psn_duplicate=sum(view.psn_duplicate for view in views),
         icrc_bad=sum(view.icrc_bad for view in views),
         acks=sum(view.acks for view in views),
@@ -197,6 +204,7 @@ def flow_seen(record: np.void, key: FlowKey) -> ObservedFlow:
         frames=int(record["write_packets"]) + int(record["ack_packets"]),
         payload_bytes=int(record["payload_bytes"]),
         psn_missing=psn_missing(record),
+        psn_missing_at_end=psn_missing_at_end(record),
         psn_duplicate=int(record["duplicate_packets"]),
         icrc_bad=int(record["icrc_bad_frames"]),
         acks=int(record["ack_packets"]),

@@ -75,8 +75,12 @@ def psn_missing(record: np.void) -> int:
     """Packets of one flow known to exist and never seen, tails of known messages included."""
     used = int(record["holes_used"])
     holes = sum(int(hole["stop"]) - int(hole["start"]) for hole in record["holes"][:used])
-    tail = max(0, int(record["expected_psn"]) - int(record["next_psn"]))
-    return holes + int(record["lost_holes"]) + tail
+    return holes + int(record["lost_holes"]) + psn_missing_at_end(record)
+
+
+def psn_missing_at_end(record: np.void) -> int:
+    """Those of them that lie behind the last packet seen."""
+    return max(0, int(record["expected_psn"]) - int(record["next_psn"]))
 
 
 class FlowTable(Closeable):

@@ -16,7 +16,6 @@ from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import DECODE_ERRORS, ConfigError, RunDirError, naming_file
 from flowcheck.findings.catalog.run_directories import (
     IN_USE,
-    NO_CHAIN_STARTED,
     NOT_ACCESSIBLE,
     SETTINGS_DAMAGED,
 )
@@ -38,9 +37,9 @@ from flowcheck.stages.run_directory.process_liveness import (
 )
 from flowcheck.stages.run_directory.run_dir_checks import (
     is_run,
+    no_chain_finding,
     refuse_foreign_folder,
     refuse_two_owners,
-    what_is_at,
 )
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -294,8 +293,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """The settings of the chain that was started here. Raises ConfigError if no chain was
         started here, or if the settings are damaged."""
         if not self.config.exists():
-            why = NO_CHAIN_STARTED(run=self.root, found=what_is_at(self.root))
-            raise RunDirError(self.root, why)
+            raise RunDirError(self.root, no_chain_finding(self.root))
         try:
             return decode_config(self.config.read_bytes())
         except DECODE_ERRORS as error:

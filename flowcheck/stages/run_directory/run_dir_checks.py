@@ -16,7 +16,9 @@ from flowcheck.findings.catalog.run_directories import (
     FOUND_OTHER,
     HOLDS_FOREIGN_FILES,
     HOLDS_SPECIAL_FILE,
+    NO_CHAIN_STARTED,
     OF_TWO_OWNERS,
+    RUN_IS_FILE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
@@ -63,6 +65,14 @@ def what_is_at(root: Path) -> Finding:
     except OSError:
         empty = False
     return FOUND_EMPTY() if empty else FOUND_OTHER()
+
+
+def no_chain_finding(root: Path) -> Finding:
+    """That no chain was started at a path, with what is there instead."""
+    found = what_is_at(root)
+    if found.is_any_of(FOUND_FILE):
+        return RUN_IS_FILE(root)
+    return NO_CHAIN_STARTED(run=root, found=found)
 
 
 def refuse_foreign_folder(root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -124,10 +125,22 @@ def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: s
         inspect.signature(kind.__init__).bind(None, **arguments)
         return kind(**arguments)
     except (TypeError, ValueError) as error:
+        names = _missing_options(kind, arguments)
+        why = findings.OPTIONS_MISSING(scheme=scheme, names=names) if names else error
         if key.startswith("--"):
-            raise ConfigError(key, url, findings.NEEDS_OPTIONS(error)) from error
-        right = findings.OPTIONS_REFUSED(error)
+            raise ConfigError(key, url, findings.NEEDS_OPTIONS(why)) from error
+        right = findings.OPTIONS_REFUSED(why)
         raise ConfigError(f"{key}.options", sorted(options), right) from error
+
+
+def _missing_options(kind: Any, arguments: Mapping[str, Any]) -> list[str]:
+    """Names of those that fsspec's class `kind` needs and is not given."""
+    try:
+        own = list(inspect.signature(kind.__init__).parameters.values())[1:]  # without self
+    except (TypeError, ValueError):  # of a class that has no signature
+        return []
+    named = (one for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY))
+    return [one.name for one in named if one.default is one.empty and one.name not in arguments]
 
 
 def _limits(scheme: str, timeout_s: float) -> dict[str, Any]:

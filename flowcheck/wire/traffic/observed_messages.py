@@ -48,6 +48,8 @@ class ObservedFlow:
     acks: int
     first_ns: int
     last_ns: int
+    psn_missing_at_end: int = 0
+    """Those of `psn_missing` that lie behind the last packet seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     ADD_MONITORS_THERE,
     LESS_REDUNDANCY,
     MONITOR_ROOM,
+    MONITORS_AT,
     MONITORS_TOO_SMALL,
     NO_SHARING_FOUND,
     PORTS_NEEDED,
@@ -57,6 +58,7 @@ def coverage_error(
         for spot in monitors.monitor_ports
         if spot.monitor.switch in ends
     ]
+    add = _monitors_to_add(sought, monitors, machine, lacking, redundancy)
     why = RING_UNCOVERED(
         group=want.group,
         ports="1 monitor port" if redundancy == 1 else f"{redundancy} monitor ports",
@@ -66,16 +68,38 @@ def coverage_error(
         part=want.seen_without(bits),
         switches=sorted(ends),
         monitors=there or "none",
-        add=_monitors_to_add(sought, monitors, machine, lacking, redundancy),
+        add=add,
     )
     if within:
-        why = LESS_REDUNDANCY(uncovered=why, redundancy=within)
+        # Each chunk reaches the machine: only the copies of it are too few.
+        why = LESS_REDUNDANCY(
+            group=want.group,
+            wanted=redundancy,
+            machine=machine,
+            has=[
+                MONITORS_AT(switch=switch, count=_own(monitors, machine, switch))
+                for switch in _all_ends(sought, lacking)
+            ],
+            uncovered=why,
+            redundancy=within,
+            add=add,
+        )
     return ConfigError("ring", want.name, why)
 
 
 def _ends(sought: CoverageProblem, want: CoverageGoal) -> set[str]:
     """Switches at which its links end."""
     return {p.switch for tap in sought.taps if want.name in tap.shows for p in tap.pairs}
+
+
+def _all_ends(sought: CoverageProblem, lacking: Sequence[tuple[CoverageGoal, int]]) -> list[str]:
+    """Switches at which links of these rings end."""
+    return sorted({end for want, _ in lacking for end in _ends(sought, want)})
+
+
+def _own(monitors: MonitorPorts, machine: str, switch: str) -> int:
+    """Number of a machine's monitor ports at a switch."""
+    return sum(spot.monitor.machine == machine for spot in monitors.ports_of_switch(switch))
 
 
 def _monitors_to_add(
@@ -87,8 +111,8 @@ def _monitors_to_add(
 ) -> tuple[Finding, ...]:
     """At the switches of all that the machine lacks, as many monitors as it may need there."""
     told: list[Finding] = []
-    for switch in sorted({end for want, _ in lacking for end in _ends(sought, want)}):
-        own = sum(spot.monitor.machine == machine for spot in monitors.ports_of_switch(switch))
+    for switch in _all_ends(sought, lacking):
+        own = _own(monitors, machine, switch)
         if own < redundancy:
             more = redundancy - own
             told.append(
@@ -174,7 +198,8 @@ def _machines(
         return found
     fewer = range(min(redundancy - 1, len(monitors.monitor_ports)), 0, -1)
     within = next((r for r in fewer if any(not lacking(one, r) for one in machines)), 0)
-    best = min(machines, key=lambda machine: len(short[machine]))
+    # Of machines that are equally short, one that sees all with fewer copies needs only more ports.
+    best = min(machines, key=lambda one: (within and len(lacking(one, within)), len(short[one])))
     raise coverage_error(sought, monitors, best, short[best], redundancy, within)
 
 
