@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from flowcheck.config import CLASS_ARGUMENTS, GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import (
     CLASS_HAS_NO_SETTING,
+    CLASSES_LIKE_IT,
+    NO_CLASS_LIKE_IT,
     NO_IMPLEMENTATION,
     NOT_AN_ARGUMENT,
     SAID_BY_IMPLEMENTATION,
@@ -38,7 +41,9 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     made = torch_optimizer_classes()
     if name not in made:
         known = sorted(key for key in made if not rule_named(key).refused)
-        right = UNKNOWN_CLASS(torch=str(torch.__version__), known=known)
+        alike = get_close_matches(name, known, n=2)
+        near = CLASSES_LIKE_IT(alike) if alike else NO_CLASS_LIKE_IT()
+        right = UNKNOWN_CLASS(torch=str(torch.__version__), near=near, known=known)
         raise ConfigError("optimizer.name", config.name, right)
     return made[name]
 
