@@ -55,8 +55,10 @@ WRONG_PARAMETER = Entry(
 WRONG_VALUE = Entry("usage.wrong_value", "{parameter} = {value}: {right}")
 """right: one of those below, or a finding of a setting; of what else a parser refuses, its own
 words."""
-NOT_A_NUMBER = Entry("usage.not_a_number", "must be a number")
-NOT_A_WHOLE_NUMBER = Entry("usage.not_a_whole_number", "must be a whole number")
+NOT_A_NUMBER = Entry("usage.not_a_number", "must be a number", remedy=CORRECT_VALUE)
+NOT_A_WHOLE_NUMBER = Entry(
+    "usage.not_a_whole_number", "must be a whole number", remedy=CORRECT_VALUE
+)
 USAGE_REFUSED = Entry("usage.refused", "{text}", also=("command",), remedy=SEE_HELP)
 """text: the parser's own words."""
 CORE_REFUSED = Entry(

@@ -127,7 +127,9 @@ def ring_order(one: CommunicatorSummary) -> Finding:
         if index in known or one.nodes <= MOST_HOPS:
             hops += [catalogue.HOPS_UNSEEN(silent)] * bool(silent)
             host = one.host(index)
-            hops.append(catalogue.HOP(index, host) if host else catalogue.HOP_UNKNOWN(index))
+            hops.append(
+                catalogue.HOP(node=index, host=host) if host else catalogue.HOP_UNKNOWN(index)
+            )
             silent = 0
         else:
             silent += 1
@@ -139,10 +141,13 @@ def ring_order(one: CommunicatorSummary) -> Finding:
 def _way(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> Finding:
     pairs = [f"{number:x}" for number in connection.queue_pairs]
     if not one.ring:
-        return catalogue.WAY_POINT_TO_POINT(connection.source, connection.destination, pairs)
+        return catalogue.WAY_POINT_TO_POINT(
+            source=connection.source, destination=connection.destination, pairs=pairs
+        )
+    ends = {"sender": link.sender, "receiver": link.receiver}
     if connection.channel is None:
-        return catalogue.WAY_CHANNEL_UNKNOWN(link.sender, link.receiver, pairs)
-    return catalogue.WAY(link.sender, link.receiver, connection.channel, pairs)
+        return catalogue.WAY_CHANNEL_UNKNOWN(pairs=pairs, **ends)
+    return catalogue.WAY(channel=connection.channel, pairs=pairs, **ends)
 
 
 def _carried(connection: Connection) -> Finding:
@@ -150,7 +155,9 @@ def _carried(connection: Connection) -> Finding:
     protocols = connection.protocols or nothing
     if connection.messages is None:
         return catalogue.CARRIED(protocols)
-    return catalogue.CARRIED_COUNTED(protocols, connection.messages, connection.bytes)
+    return catalogue.CARRIED_COUNTED(
+        protocols=protocols, messages=connection.messages, bytes=connection.bytes
+    )
 
 
 def coverage_finding(one: CommunicatorSummary, coverage: MirrorCoverage) -> Finding:
@@ -178,11 +185,12 @@ def _carry(one: CommunicatorSummary, coverage: MirrorCoverage) -> Finding:
         return catalogue.CARRY_ALL_PART_ONCE(_percent(once, coverage))
     missing = coverage.missing_chunks
     if len(missing) > 1:
-        chunks = catalogue.CHUNKS(missing, one.ranks)
+        chunks = catalogue.CHUNKS(chunks=missing, ranks=one.ranks)
     else:
-        chunks = catalogue.ONE_CHUNK(next(iter(missing), None), one.ranks)
+        chunks = catalogue.ONE_CHUNK(chunk=next(iter(missing), None), ranks=one.ranks)
     lacks = catalogue.CARRY_NOT_SOMEWHERE if one.gpus > 1 else catalogue.CARRY_NOT
-    return lacks(chunks, _percent(coverage.bytes - coverage.once_bytes, coverage))
+    percent = _percent(coverage.bytes - coverage.once_bytes, coverage)
+    return lacks(chunks=chunks, percent=percent)
 
 
 def coverage_gain_findings(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[Finding]:
@@ -224,8 +232,8 @@ def _named(one: CommunicatorSummary, sender: int) -> Finding:
     ports = [catalogue.OUT_OF_HOST(one.host(sender))] if one.host(sender) else []
     ports += [catalogue.INTO_HOST(one.host(receiver))] if one.host(receiver) else []
     if not ports:
-        return catalogue.LINK(sender, receiver)
-    return catalogue.LINK_AT_PORTS(sender, receiver, ports)
+        return catalogue.LINK(sender=sender, receiver=receiver)
+    return catalogue.LINK_AT_PORTS(sender=sender, receiver=receiver, ports=ports)
 
 
 def _percent(size: int, coverage: MirrorCoverage) -> float:

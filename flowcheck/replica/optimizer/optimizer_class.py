@@ -26,6 +26,9 @@ from flowcheck.replica.torch_without_compiler import skip_compiler_import
 
 skip_compiler_import()
 
+CLASSES_NAMED = 2
+"""Most names that are offered for an unknown one: those that begin as it does first, since classes
+like Adam differ in their ends. A choice."""
 TORCH_NAMES = {"learning_rate": "lr"}
 """Keys of [optimizer] -> names of torch's arguments, where they differ."""
 IMPLEMENTATION_FLAGS = ("foreach", "fused")
@@ -41,7 +44,8 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     made = torch_optimizer_classes()
     if name not in made:
         known = sorted(key for key in made if not rule_named(key).refused)
-        alike = get_close_matches(name, known, n=2)
+        alike = get_close_matches(name, known, n=len(known))
+        alike = sorted(alike, key=lambda one: one[:3] != name[:3])[:CLASSES_NAMED]
         near = CLASSES_LIKE_IT(alike) if alike else NO_CLASS_LIKE_IT()
         right = UNKNOWN_CLASS(torch=str(torch.__version__), near=near, known=known)
         raise ConfigError("optimizer.name", config.name, right)
