@@ -44,5 +44,5 @@ def _kind_of_zip(begin: bytes) -> str | None:
     length = struct.unpack_from("<H", begin, ZIP_NAME_AT - 4)[0]
     name = begin[ZIP_NAME_AT : ZIP_NAME_AT + length].decode(errors="replace")
     if name.endswith(TORCH_ENTRY):
-        return "of torch.save"
+        return "torch.save"
     return "arrays of numpy (.npz)" if name.endswith(".npy") else None

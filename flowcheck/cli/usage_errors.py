@@ -9,13 +9,20 @@ import typer
 
 from flowcheck.findings.catalog.general_errors import (
     MISSING_PARAMETER,
+    NOT_A_NUMBER,
+    NOT_A_WHOLE_NUMBER,
     UNKNOWN_OPTION,
     USAGE_REFUSED,
     WRONG_PARAMETER,
+    WRONG_VALUE,
 )
+from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.command_app import REFUSED, UsageError, command_path
 from flowcheck.ops.command_errors import OPERATOR_ERROR
+
+VALUE_SHOWN = 200
+"""Characters of a wrong value that are shown."""
 
 
 def run_app(app: typer.Typer) -> None:
@@ -44,8 +51,27 @@ def _finding_of(error: Any) -> Finding:
             usage = f"{parameter} {metavar}" if parameter.startswith("--") else metavar
             return MISSING_PARAMETER(usage=usage, parameter=parameter, metavar=metavar, **where)
         case "BadParameter":
-            return WRONG_PARAMETER(text=text, parameter=_parameter(error), **where)
+            why = _wrong_value(error) or text
+            return WRONG_PARAMETER(why=why, parameter=_parameter(error), **where)
     return USAGE_REFUSED(text=text, **where)
+
+
+def _wrong_value(error: Any) -> Finding | None:
+    """What is wrong with the value of an option or argument, if typer validated it (with pydantic,
+    whose error has the value and a code); None: a parser of typer's own refused it in words."""
+    listed = getattr(error.__cause__, "errors", None)
+    first = next(iter(listed()), None) if callable(listed) else None
+    if not isinstance(first, dict) or not {"type", "input", "msg"} <= set(first):
+        return None
+    value, right = repr(first["input"])[:VALUE_SHOWN], first["msg"]
+    match first["type"], first.get("ctx"):
+        case "float_parsing" | "float_type", _:
+            right = NOT_A_NUMBER()
+        case "int_parsing" | "int_type" | "int_from_float", _:
+            right = NOT_A_WHOLE_NUMBER()
+        case "greater_than_equal", {"ge": least}:
+            right = AT_LEAST(least)
+    return WRONG_VALUE(parameter=_parameter(error), value=value, right=right)
 
 
 def _metavar(error: Any) -> str:

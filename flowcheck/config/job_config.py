@@ -41,6 +41,7 @@ from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
+    IS_LAYOUT_FILE,
     LEARNED_FOR_LOGS,
     LOGS_BESIDE_SOURCES,
     LOGS_OF_ONE_JOB,
@@ -204,6 +205,9 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
         tree = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("job file", str(path), NOT_TOML(error)) from error
+    if "cable" in tree or "monitor" in tree:
+        tables = [f"[[{key}]]" for key in ("cable", "monitor") if key in tree]
+        raise ConfigError("job file", str(path), IS_LAYOUT_FILE(tables=tables, file=path))
     if sources is not None:
         tree["source"] = [
             {key: value for key, value in msgspec.to_builtins(source).items() if value is not None}

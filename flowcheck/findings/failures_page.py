@@ -27,9 +27,9 @@ What FlowCheck says when it refuses something, follows no job or loses a step, w
 and what to do (`…` stands for names and numbers). The failures that are met most often are in
 [When something is wrong](../ops/lifecycle/README.md), and not repeated here. Errors print the last
 two columns under the sentence; `up`, `replay`, `status` and `analyze` print the last one. In JSON
-they are `cause` and `remedy` of an error, and `remedy` of each finding, of every command. Commands
-are printed as they are to be pasted: with the run directory that they are about for `--run DIR`,
-and without the option for the default one.
+they are `cause` and `remedy` of an error and of each finding, of every command. Commands are
+printed as they are to be pasted: with the run directory that they are about for `--run DIR`, and
+without the option for the default one.
 
 `python -m flowcheck.findings.failures_page` makes this page from the catalogue (`catalog/`), with a
 table for each of its files.

@@ -1,8 +1,8 @@
 """A fact as a code with arguments; its sentence is made from the catalogue, last.
 
 What is stored, sent or compared is the code and its arguments. The sentence stands beside them in
-JSON for people, and so does the remedy; no program reads either: rewording one changes no
-behaviour.
+JSON for people, and so do the cause and the remedy; no program reads any of the three: rewording
+one changes no behaviour.
 
 Which entries have a remedy: whatever stops an operator. That is each error that is raised (an
 option, a job file, a capture, a checkpoint, a switch refused), each reason why a job is not
@@ -58,6 +58,8 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
     """As the version that made it said it; shown only where this one does not know the code."""
     stored_remedy: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="remedy")
     """Likewise; JSON has the key only where something is to be done."""
+    stored_cause: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="cause")
+    """Likewise; JSON has the key only where the sentence does not say what it means."""
 
     def __str__(self) -> str:
         entry = _entry(self.code)
@@ -87,9 +89,12 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(self, until_audit=True).with_current_texts()
 
     def with_current_texts(self) -> Finding:
-        """The same, with the sentence and the remedy that this version has for it."""
+        """The same, with the sentence, the cause and the remedy that this version has for it."""
         return msgspec.structs.replace(
-            self, sentence=str(self), stored_remedy=self.remedy or msgspec.UNSET
+            self,
+            sentence=str(self),
+            stored_remedy=self.remedy or msgspec.UNSET,
+            stored_cause=self.cause or msgspec.UNSET,
         )
 
     @property
@@ -111,7 +116,9 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         """What it means; "" where its sentence says all. Where its own entry has none, that of the
         first finding among its arguments which has one, as with the remedy."""
         entry = _entry(self.code)
-        if entry is not None and entry.cause:
+        if entry is None:
+            return "" if self.stored_cause is msgspec.UNSET else self.stored_cause
+        if entry.cause:
             return _LINK.sub(r"\1", entry.cause)
         parts = map(_findings_in, self.arguments.values())
         return next((one.cause for part in parts for one in part if one.cause), "")

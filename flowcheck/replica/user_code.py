@@ -25,6 +25,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NAME_MISSING,
     NO_FILE,
     NO_FUNCTION,
+    NOT_A_PY_FILE,
     NOT_CALLABLE,
     OF_A_CHECKPOINT,
     RAISED,
@@ -90,6 +91,8 @@ def load_callable(key: str, where: str) -> Callable[..., Any]:
             if not Path(place).is_file():
                 raise ConfigError(key, where, NO_FILE(Path(place).absolute()))
             found = _named(key, where, import_file(Path(place)))
+        elif Path(place).is_file() or not all(map(str.isidentifier, place.split("."))):
+            raise ConfigError(key, where, NOT_A_PY_FILE(place))
         else:
             sys.path.insert(0, "")  # as `python -m` has it
             try:

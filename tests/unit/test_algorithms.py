@@ -186,6 +186,12 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
         assert mine.each.segments.tobytes() == theirs.each.segments.tobytes()
     told = "\n".join(communicator_lines(summarize_learned_job(job)))
     assert "made-up ones" in told and "trees" not in told
+    drawn = [link for one in diagrams(job) for link in one.links]
+    found = {(link.algorithm, link.of_trees) for link in drawn}
+    assert found == {(Algorithm.RING, False), (Algorithm.PAT, False)}
+    drawn = [link for one in diagrams(by_trees) for link in one.links]
+    found = {(link.algorithm, link.of_trees) for link in drawn}
+    assert found == {(Algorithm.RING, False), (Algorithm.TREE, True)}
     plan = choose(tmp_path, layout(nodes=2, algorithm="pat"))
     assert words(plan) == ["Ethernet1:rx", "Ethernet1:tx"]
     assert plan.notes[0] == NO_ALL_REDUCE()
@@ -194,6 +200,7 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
 MAY_NAME = {
     "ops/analysis/analyze_command.py": "the key `tree` of --json, from before there were names",
     "ops/analysis/communicator_summary.py": "the keys `trees` and `tree` of --json",
+    "ops/watch/state/diagram_data.py": "the key `tree` of a link in /state.json",
     "wire/training_job/learned_job.py": "the key `tree` of job files of before",
 }
 OWN = ("wire/algorithms/", "wire/learn/", "lab/")

@@ -158,7 +158,9 @@ def test_a_missing_capture_is_told_with_those_that_are_there(tmp_path: Path) -> 
     for name in ("b.pcap", "a.pcapng", "notes.txt"):
         (tmp_path / name).touch()
     found = refused(tmp_path / "c.pcap")
-    assert found.is_any_of(problems.IS_MISSING) and found.arguments["there"] == "a.pcapng, b.pcap"
+    assert found.is_any_of(problems.IS_MISSING)
+    assert found.arguments["there"] == ("a.pcapng", "b.pcap")
+    assert str(found).endswith(": a.pcapng, b.pcap")
 
 
 def test_a_missing_capture_with_none_beside_it_is_told_not_to_exist(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.learned import read
 
+from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,
     SyntheticTraffic,
@@ -15,7 +18,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
     write_pcap,
 )
 from flowcheck.ops.analysis.communicator_summary import CommunicatorSummary, summarize_communicators
-from flowcheck.ops.analysis.communicator_text import communicator_lines, ring_order
+from flowcheck.ops.analysis.communicator_text import communicator_lines, facts_of, ring_order
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Collective, Reading, read_stream
 
@@ -112,6 +115,38 @@ def test_the_words_say_ring_mix_and_what_to_mirror(
     assert "1 -> 2 (out of fe80::a00:2) or 2 -> 3 (into fe80::a00:4): everything is seen" in text
 
 
+def test_facts_hold_numbers_and_names_and_no_sentence(
+    traffic: SyntheticTraffic, tmp_path: Path
+) -> None:
+    (one,) = summarize_communicators(seen_by(traffic, tmp_path, (0, "rx")))
+    facts = {fact.code: fact for _, fact in facts_of(one)}
+    assert facts.keys() >= {"communicator.is", "communicator.covers", "communicator.more"}
+    texts = [text for fact in facts.values() for text in _texts(fact)]
+    assert texts and [text for text in texts if len(text.split()) > 3] == []
+    assert "ring" not in texts
+    covers = facts["communicator.covers"]
+    assert covers.arguments["links"] == ("3 -> 0",)
+    again = msgspec.json.decode(msgspec.json.encode(covers), type=Finding)
+    assert (again, str(again)) == (covers, str(covers))
+
+
+def _texts(fact: Finding) -> Iterator[str]:
+    """Every text among the arguments of a finding and of those within it."""
+    for value in fact.arguments.values():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, Finding):
+                yield from _texts(one)
+            elif isinstance(one, str):
+                yield one
+
+
+def test_a_fact_of_an_earlier_release_is_shown_as_that_release_said_it() -> None:
+    stored = b"""{"code": "communicator.covers", "until_audit": false, "arguments":
+        {"text": "of a sum of 8 bytes ...", "bytes": 8, "once_bytes": 8, "twice_bytes": 8,
+         "missing_chunks": [], "weights": true}, "sentence": "of a sum of 8 bytes ..."}"""
+    assert str(msgspec.json.decode(stored, type=Finding)) == "of a sum of 8 bytes ..."
+
+
 def test_a_point_to_point_send_is_of_no_ring(tmp_path: Path) -> None:
     job = SyntheticJob(ranks=2, steps=2, point_to_point=True)
     found = summarize_communicators(read(make_traffic(job), 0, "tx", tmp_path)[0])
@@ -121,8 +156,6 @@ def test_a_point_to_point_send_is_of_no_ring(tmp_path: Path) -> None:
 
 
 def test_a_long_ring_names_only_whom_a_mirror_saw() -> None:
-    import msgspec
-
     values: dict[str, Any] = {
         "number": 0,
         "ranks": 512,
@@ -134,5 +167,5 @@ def test_a_long_ring_names_only_whom_a_mirror_saw() -> None:
         "protocols": {},
         "kinds": {},
     }
-    order = ring_order(msgspec.convert(values, CommunicatorSummary))
+    order = str(ring_order(msgspec.convert(values, CommunicatorSummary)))
     assert order == "(7 not seen) -> 7 ? -> 8 ? -> (503 not seen) -> 0"

@@ -47,6 +47,9 @@ def test_a_wrapper_has_the_remedies_of_what_it_wraps() -> None:
     assert both(failure=save(), then=save()).remedy == "Make room."
     assert each([WHY(), save(), mend(it=1)]).remedy == "Make room."
     assert back(found).cause == "It fell." and WHY().cause == ""
+    told = msgspec.json.decode(msgspec.json.encode(found))
+    assert (told["cause"], told["remedy"]) == ("It fell.", "Mend a, b. Make room.")
+    assert "cause" not in msgspec.json.decode(msgspec.json.encode(save()))
 
 
 def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
@@ -80,6 +83,9 @@ def test_what_an_audit_would_show_says_so_and_is_another_fact_than_what_is_known
 def test_a_code_of_another_version_is_shown_as_that_version_said_it() -> None:
     later = Finding("later.code", {"n": 1}, True, "something new")
     assert (str(later), later.until_audit, later.remedy) == ("something new", True, "")
+    stored = b'{"code":"later.code","sentence":"new","cause":"It is.","remedy":"Wait."}'
+    read = msgspec.json.decode(stored, type=Finding)
+    assert (read.cause, read.remedy, later.cause) == ("It is.", "Wait.", "")
     assert str(Finding("test.lost", {"step": 3}, False, "step 3 is gone")) == "step 3 is gone"
     odd = Finding("test.took", {"seconds": "long", "host": None})
     assert str(odd) == "it took long s", "whatever its arguments are, it is shown"

@@ -107,6 +107,7 @@ def test_a_missing_chain_is_an_error_of_its_own(words: tuple[str, ...]) -> None:
             {"parameter": "--out", "metavar": "OUT", "usage": "--out OUT"},
         ),
         (("replay", "x", "--speed", "fast"), "usage.wrong_parameter", {"parameter": "--speed"}),
+        (("replay", "x", "--lr", "abc"), "usage.wrong_parameter", {"parameter": "--lr"}),
         (("replay", "x", "--jobs", "0"), "usage.wrong_parameter", {"parameter": "--jobs"}),
         (("doctr",), "usage.unknown_command", {"word": "doctr", "near": ["flowcheck doctor"]}),
         (
@@ -129,6 +130,25 @@ def test_a_command_line_that_cannot_be_read_is_a_code_too(
     code_of_people, out, err = flowcheck(*words)
     assert (code_of_people, out) == (2, "")
     assert err.splitlines() == [f"flowcheck: {line['message']}", f"  {line['remedy']}"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "right", "arguments"),
+    [
+        ("--lr", "abc", "usage.not_a_number", {}),
+        ("--jobs", "2.5", "usage.not_a_whole_number", {}),
+        ("--jobs", "0", "setting.at_least", {"least": 1}),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_value_and_what_it_must_be(
+    option: str, value: str, right: str, arguments: dict[str, object]
+) -> None:
+    line = error_of("replay", "x", option, value, "--json")
+    assert line["message"].startswith(f"{option} = ") and "must be" in line["message"]
+    why = line["finding"]["arguments"]["why"]
+    assert (why["code"], why["arguments"]["value"]) == ("usage.wrong_value", repr(value))
+    told = why["arguments"]["right"]
+    assert (told["code"], told["arguments"]) == (right, arguments)
 
 
 def test_an_option_without_its_value_names_the_help_of_its_command() -> None:

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.refused_user_code import (
     NAME_MISSING,
     NO_FILE,
     NO_FUNCTION,
+    NOT_A_PY_FILE,
     NOT_CALLABLE,
     RAISED,
     RAISED_IN_FILE,
@@ -81,6 +82,8 @@ def fails(error: str) -> Wanted:
     ("where", "wanted"),
     [
         ("train.py", FORM),
+        ("notes.txt:make", NOT_A_PY_FILE("notes.txt")),
+        ("./no such.pcap:make", NOT_A_PY_FILE("./no such.pcap")),
         ("gone.py:make", like(NO_FILE, path=re.compile("gone.py"))),
         ("train.py:WIDTH", NOT_CALLABLE),
         ("train.py:no_such", NAME_MISSING("train.py", "no_such", "make, other")),
@@ -98,6 +101,7 @@ def test_what_is_named_and_is_no_function_is_said_with_its_key(
 ) -> None:
     made = "WIDTH = 5\ndef make(): pass\ndef other(): pass\n"
     (tmp_path / "train.py").write_text(made)
+    (tmp_path / "notes.txt").write_text("made of notes")
     (tmp_path / "alone.py").write_text("from os.path import join\n")
     (tmp_path / "lost.py").write_text(f"import sys\nfrom {MODULE}lost import gone\n")
     (tmp_path / "program.py").write_text("import sys\nsys.exit(3)\n")

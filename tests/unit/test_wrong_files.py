@@ -38,6 +38,16 @@ def test_ports_knows_a_job_file(tmp_path: Path) -> None:
     assert "[traffic]" in told["remedy"]
 
 
+def test_up_knows_a_layout(tmp_path: Path) -> None:
+    layout = tmp_path / "a layout.toml"
+    layout.write_text('nodes = 2\n[[cable]]\nswitch = "leaf0"\n[[monitor]]\nport = "x"\n')
+    told = error_of("up", layout)
+    right = told["finding"]["arguments"]["right"]
+    assert right["code"] == "setting.is_layout_file"
+    assert right["arguments"]["tables"] == ["[[cable]]", "[[monitor]]"]
+    assert f"`flowcheck ports '{layout}'`" in told["remedy"]
+
+
 def test_a_misspelt_table_of_a_layout_is_told_before_a_missing_one(tmp_path: Path) -> None:
     (tmp_path / "layout.toml").write_text("[[cabel]]\n")
     told = error_of("ports", tmp_path / "layout.toml")["finding"]["arguments"]

@@ -83,8 +83,16 @@ IS_TOO_SHORT = Entry(
 IS_MISSING = Entry(
     "captured.is_missing",
     "{path}: does not exist; capture files in {folder}: {there}",
+    between=", ",
     cause="The path is misspelt, or the file was moved.",
     remedy="Correct the path; a relative one begins at the working directory (`pwd`).",
+)
+"""there: names of files, and one of these."""
+MORE_CAPTURES = Entry("captured.more_are_there", "{count} more")
+NO_CAPTURES = Entry("captured.none_are_there", "none")
+NO_CAPTURES_LISTED = Entry("captured.none_can_be_listed", "none that can be listed")
+NO_CAPTURE_FOLDER = Entry(
+    "captured.folder_is_missing", "none, since that folder does not exist either"
 )
 IS_UNREADABLE = Entry(
     "captured.is_unreadable",

@@ -71,6 +71,7 @@ BROKE = Entry(
     remedy="Read the log of the stage in the run directory; if its disk and memory have room, "
     "report it with the logs.",
 )
+"""kind, text: class and words of an error of Python's, or of a library."""
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
     "the process that starts captures is gone",

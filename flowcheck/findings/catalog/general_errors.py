@@ -25,7 +25,7 @@ BESIDE_SETTINGS = Entry(
 )
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
-# What the parser of command lines refuses; text: in its own words.
+# What the parser of command lines refuses.
 
 CORRECT_VALUE = "Correct the value, or leave the setting out where it has a default."
 """Where the sentence says already what the value must be."""
@@ -40,6 +40,7 @@ UNKNOWN_COMMAND = Entry(
 UNKNOWN_OPTION = Entry(
     "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP
 )
+"""text: the parser's own words, which name options like it."""
 MISSING_PARAMETER = Entry(
     "usage.missing_parameter",
     "{usage} is missing",
@@ -48,9 +49,18 @@ MISSING_PARAMETER = Entry(
 )
 """usage: as the command line has it, `--source PORT` or `FILE...`; metavar: its value there."""
 WRONG_PARAMETER = Entry(
-    "usage.wrong_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
+    "usage.wrong_parameter", "{why}", also=("parameter", "command"), remedy=SEE_HELP
+)
+"""why: WRONG_VALUE; where the parser tells no value, its own words."""
+WRONG_VALUE = Entry("usage.wrong_value", "{parameter} = {value}: {right}")
+"""right: one of those below, or a finding of a setting; of what else a parser refuses, its own
+words."""
+NOT_A_NUMBER = Entry("usage.not_a_number", "must be a number", remedy=CORRECT_VALUE)
+NOT_A_WHOLE_NUMBER = Entry(
+    "usage.not_a_whole_number", "must be a whole number", remedy=CORRECT_VALUE
 )
 USAGE_REFUSED = Entry("usage.refused", "{text}", also=("command",), remedy=SEE_HELP)
+"""text: the parser's own words."""
 CORE_REFUSED = Entry(
     "error.core_refused",
     "{subject}: {reason}",

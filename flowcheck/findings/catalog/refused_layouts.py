@@ -58,6 +58,7 @@ ALGORITHM_REFUSED = Entry(
     "{why}",
     remedy="Have NCCL use rings: NCCL_ALGO=Ring for the trainers.",
 )
+"""why: the finding that says why the algorithm is not followed."""
 NODE_NUMBERS = Entry(
     "layout.node_numbers",
     "must be numbers of nodes, 0 to {last}, for example 0-3,8",

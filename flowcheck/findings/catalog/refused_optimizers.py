@@ -171,9 +171,11 @@ TORCH_REFUSES = Entry(
     "torch refuses these settings: {error}",
     remedy="Correct `[optimizer]` as it says.",
 )
+CLASSES_LIKE_IT = Entry("optimizer.classes_like_it", "did you mean {names}?", between=" or ")
+NO_CLASS_LIKE_IT = Entry("optimizer.no_class_like_it", "no name there is like it")
 UNKNOWN_CLASS = Entry(
     "optimizer.unknown_class",
-    "torch.optim of torch {torch} has {known}",
+    "not a class of torch.optim in torch {torch} ({near}), which has {known}",
     cause="The name is misspelt, or of another release of torch.",
     remedy='Correct the name, or state `factory = "train.py:make_optimizer"` in `[optimizer]`, '
     "the function that makes an optimizer of another class.",

@@ -97,6 +97,15 @@ UNREADABLE = Entry(
     "cannot be read: {error}",
     remedy="Check the path and its permissions (`ls -l`).",
 )
+IS_LAYOUT_FILE = Entry(
+    "setting.is_layout_file",
+    "is a layout file (it has {tables}), and this command reads a job file: sources, model and "
+    "optimizer",
+    cause="A layout file tells how the cluster is cabled, a job file how a chain runs.",
+    remedy="Name a job file; `flowcheck ports {file!q}` reads the layout, and "
+    "with `--mirrors FILE` it writes the `[[mirror]]` tables of a job file.",
+    also=("file",),
+)
 NOT_TOML = Entry(
     "setting.not_toml",
     "is not valid TOML: {error}",

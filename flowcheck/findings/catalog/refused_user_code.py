@@ -11,6 +11,12 @@ RAISED = Entry(
 )
 """place: in which file; null: not known, or the error says it."""
 RAISED_IN_FILE = Entry("user_code.raised_in_file", ", raised in {file}, line {line}")
+NOT_A_PY_FILE = Entry(
+    "user_code.not_a_py_file",
+    "{file} is not a .py file",
+    remedy="Name the script and the function in it, `train.py:make_model`, or a module that Python "
+    "can import, `package.module:make_model`.",
+)
 NO_FILE = Entry(
     "user_code.no_file",
     "there is no file {path}",

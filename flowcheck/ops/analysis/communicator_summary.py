@@ -12,6 +12,7 @@ from flowcheck.findings.catalog import collective_evidence, connections
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, WriterRanks
 from flowcheck.wire.learn import Collective, Reading
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -120,7 +121,7 @@ def communicators_json(reading: Reading) -> list[dict[str, Any]]:
         # Keys of before algorithms had names.
         one["trees"] = one["algorithms"].get(Algorithm.TREE, 0)
         for link in one["links"]:
-            link["tree"] = link["algorithm"] != Algorithm.RING
+            link["tree"] = link["algorithm"] == Algorithm.TREE
     return told
 
 
@@ -170,6 +171,7 @@ def _named(one: Collective) -> int:
 def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink, ...]:
     assert last.ring is not None
     carried, gpus = _carried(found), last.ring.gpus
+    used = frozenset(one.algorithm for one in found)
     return tuple(
         MirroredLink(
             sender=place_of(link.senders, gpus),
@@ -179,7 +181,7 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink,
             connections=tuple(
                 _connection(channel, flows, carried) for channel, flows in link.channels
             ),
-            algorithm=link.algorithm,
+            algorithm=algorithm_of_link(link.receiver, used),
         )
         for link in last.ring.links
     )

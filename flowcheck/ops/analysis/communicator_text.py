@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowcheck.findings.catalog.communicators import (
-    ALGORITHM_USED,
-    CARRIES,
-    COMMUNICATOR,
-    COVERS,
-    MORE,
-    RING_ORDER,
-    SEES,
-)
+from flowcheck.findings.catalog import communicators as catalogue
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import (
     CommunicatorSummary,
@@ -45,28 +37,17 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
 
 def facts_of(one: CommunicatorSummary) -> Iterator[tuple[str, Finding]]:
     """(label of its line, fact) of all that is known of a communicator; the first has no label."""
-    yield (
-        "",
-        COMMUNICATOR(
-            text=_headline(one),
-            number=one.number,
-            ring=one.ring,
-            ranks=one.ranks,
-            nodes=one.nodes,
-            gpus=one.gpus,
-            channels=one.channels,
-            nccl=one.eras,
-        ),
-    )
+    yield "", _headline(one)
     if one.ring:
-        hosts = tuple(map(one.host, range(one.nodes if one.nodes <= MOST_RANKS else 0)))
-        yield "ring", RING_ORDER(text=ring_order(one), hosts=hosts)
+        yield "ring", ring_order(one)
     yield "carries", _carries(one)
     for name, count in one.algorithms.items():
         spec = spec_of(Algorithm(name))
-        if spec.sum_words:
-            text = f"{count} all-reduces: {spec.sum_words}"
-            yield spec.plural, ALGORITHM_USED(text=text, algorithm=name, collectives=count)
+        if spec.sums is not None:
+            yield (
+                spec.plural,
+                catalogue.ALGORITHM_USED(collectives=count, sums=spec.sums, algorithm=name),
+            )
     for link in one.links:
         for connection in link.connections:
             yield "sees", _sees(one, link, connection)
@@ -78,22 +59,39 @@ def facts_of(one: CommunicatorSummary) -> Iterator[tuple[str, Finding]]:
         yield "assumed", told
 
 
-def _headline(one: CommunicatorSummary) -> str:
-    if not one.ring:
-        return f"Communicator {one.number}: point-to-point sends"
-    eras = f", NCCL {' or '.join(one.eras)}" if 0 < len(one.eras) < 3 else ""
-    channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
-    return f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
+def _headline(one: CommunicatorSummary) -> Finding:
+    return catalogue.COMMUNICATOR(
+        number=one.number,
+        parts=_ring_parts(one) if one.ring else (catalogue.POINT_TO_POINT(),),
+        ring=one.ring,
+        ranks=one.ranks,
+        nodes=one.nodes,
+        gpus=one.gpus,
+        channels=one.channels,
+        nccl=one.eras,
+    )
+
+
+def _ring_parts(one: CommunicatorSummary) -> tuple[Finding, ...]:
+    if one.gpus > 1:
+        ranks = catalogue.RING_OF_NODES(ranks=one.ranks, nodes=one.nodes, gpus=one.gpus)
+    else:
+        ranks = catalogue.RING_OF_RANKS(one.ranks)
+    one_channel = one.channels == 1
+    channels = catalogue.ONE_CHANNEL() if one_channel else catalogue.CHANNELS(one.channels)
+    nccl = (catalogue.NCCL_RELEASES(one.eras),) if 0 < len(one.eras) < 3 else ()
+    return ranks, channels, *nccl
 
 
 def _carries(one: CommunicatorSummary) -> Finding:
-    mix = (
-        f"{name} {share.collectives} collectives, {share.bytes:,} bytes"
-        for name, share in one.protocols.items()
-    )
     counted = any(c.messages is not None for link in one.links for c in link.connections)
-    return CARRIES(
-        text="; ".join(mix) + ("" if counted else ", in each iteration"),
+    traffic = catalogue.TRAFFIC if counted else catalogue.TRAFFIC_EACH_ITERATION
+    shares = [
+        catalogue.PROTOCOL_SHARE(protocol=name, collectives=share.collectives, bytes=share.bytes)
+        for name, share in one.protocols.items()
+    ]
+    return catalogue.CARRIES(
+        traffic=traffic(shares),
         protocols=tuple(one.protocols),
         collectives=[share.collectives for share in one.protocols.values()],
         bytes=[share.bytes for share in one.protocols.values()],
@@ -102,8 +100,9 @@ def _carries(one: CommunicatorSummary) -> Finding:
 
 
 def _sees(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> Finding:
-    return SEES(
-        text=f"{_way(one, link, connection)}: {_carried(connection)}",
+    return catalogue.SEES(
+        way=_way(one, link, connection),
+        carried=_carried(connection),
         sender=link.sender if one.ring else connection.source,
         receiver=link.receiver if one.ring else connection.destination,
         channel=connection.channel,
@@ -114,53 +113,61 @@ def _sees(one: CommunicatorSummary, link: MirroredLink, connection: Connection) 
     )
 
 
-def ranks_of(one: CommunicatorSummary) -> str:
-    """Number of ranks as text, and of nodes if a node has several GPUs."""
-    nodes = f" on {one.nodes} nodes of {one.gpus} GPUs" if one.gpus > 1 else ""
-    return f"{one.ranks} ranks{nodes}"
-
-
 def _labelled(label: str, text: str) -> str:
     return f"  {label:<{LABEL}}{text}"
 
 
-def ring_order(one: CommunicatorSummary) -> str:
-    """The ring as text: `0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`. A question mark is a node of
+def ring_order(one: CommunicatorSummary) -> Finding:
+    """The order of the ring: `0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`. A question mark is a node of
     unknown address."""
     known = {index for link in one.links for index in (link.sender, link.receiver)}
-    hops: list[str] = []
+    hops: list[Finding] = []
     silent = 0
     for index in range(one.nodes):
         if index in known or one.nodes <= MOST_HOPS:
-            hops += [f"({silent} not seen)"] * bool(silent)
-            hops.append(f"{index} {one.host(index) or '?'}")
+            hops += [catalogue.HOPS_UNSEEN(silent)] * bool(silent)
+            host = one.host(index)
+            hops.append(
+                catalogue.HOP(node=index, host=host) if host else catalogue.HOP_UNKNOWN(index)
+            )
             silent = 0
         else:
             silent += 1
-    hops += [f"({silent} not seen)"] * bool(silent)
-    return " -> ".join([*hops, "0"])
+    hops += [catalogue.HOPS_UNSEEN(silent)] * bool(silent)
+    hosts = tuple(map(one.host, range(one.nodes if one.nodes <= MOST_RANKS else 0)))
+    return catalogue.RING_ORDER(hops=hops, hosts=hosts)
 
 
-def _way(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> str:
-    pairs = "/".join(f"{number:x}" for number in connection.queue_pairs)
+def _way(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> Finding:
+    pairs = [f"{number:x}" for number in connection.queue_pairs]
     if not one.ring:
-        return f"{connection.source} -> {connection.destination}, QP {pairs}"
-    channel = "?" if connection.channel is None else connection.channel
-    return f"{link.sender} -> {link.receiver}, channel {channel}, QP {pairs}"
+        return catalogue.WAY_POINT_TO_POINT(
+            source=connection.source, destination=connection.destination, pairs=pairs
+        )
+    ends = {"sender": link.sender, "receiver": link.receiver}
+    if connection.channel is None:
+        return catalogue.WAY_CHANNEL_UNKNOWN(pairs=pairs, **ends)
+    return catalogue.WAY(channel=connection.channel, pairs=pairs, **ends)
 
 
-def _carried(connection: Connection) -> str:
-    told = "/".join(connection.protocols) or "nothing read"
+def _carried(connection: Connection) -> Finding:
+    nothing = (catalogue.NOTHING_READ(),)
+    protocols = connection.protocols or nothing
     if connection.messages is None:
-        return told
-    return f"{told}, {connection.messages:,} messages, {connection.bytes:,} bytes"
+        return catalogue.CARRIED(protocols)
+    return catalogue.CARRIED_COUNTED(
+        protocols=protocols, messages=connection.messages, bytes=connection.bytes
+    )
 
 
 def coverage_finding(one: CommunicatorSummary, coverage: MirrorCoverage) -> Finding:
     """Share of the result that the mirrored links carry if no frame is lost."""
-    return COVERS(
-        text=_covered(one, coverage),
+    around = (link for link in one.links if link.algorithm is Algorithm.RING)
+    no_weights = () if coverage.weights else (catalogue.NO_WEIGHTS(),)
+    return catalogue.COVERS(
         bytes=coverage.bytes,
+        links=[f"{link.sender} -> {link.receiver}" for link in around],
+        carry=(_carry(one, coverage), *no_weights),
         once_bytes=coverage.once_bytes,
         twice_bytes=coverage.twice_bytes,
         missing_chunks=coverage.missing_chunks,
@@ -168,67 +175,67 @@ def coverage_finding(one: CommunicatorSummary, coverage: MirrorCoverage) -> Find
     )
 
 
-def _covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
-    around = (link for link in one.links if link.algorithm is Algorithm.RING)
-    links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
-    whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
+def _carry(one: CommunicatorSummary, coverage: MirrorCoverage) -> Finding:
     if coverage.once_bytes == coverage.bytes:
         once = coverage.bytes - coverage.twice_bytes
-        share = "each byte" if once == coverage.bytes else f"{_percent(once, coverage)} of it"
-        copies = f"{share} in one copy only" if once else "each byte in two copies or more"
-        told = f"{whole} carry everything, {copies}"
+        if not once:
+            return catalogue.CARRY_ALL_TWICE()
+        if once == coverage.bytes:
+            return catalogue.CARRY_ALL_ONCE()
+        return catalogue.CARRY_ALL_PART_ONCE(_percent(once, coverage))
+    missing = coverage.missing_chunks
+    if len(missing) > 1:
+        chunks = catalogue.CHUNKS(chunks=missing, ranks=one.ranks)
     else:
-        chunks = ", ".join(map(str, coverage.missing_chunks))
-        lacks = f"chunk{'s' * (len(coverage.missing_chunks) > 1)} {chunks} of {one.ranks}"
-        if one.gpus > 1:
-            lacks += " on some channels"
-        missing = coverage.bytes - coverage.once_bytes
-        told = f"{whole} do not carry {lacks}, {_percent(missing, coverage)}"
-    if not coverage.weights:
-        told += "; a broadcast from rank 0 (the initial weights) passes none of these links"
-    return told
+        chunks = catalogue.ONE_CHUNK(chunk=next(iter(missing), None), ranks=one.ranks)
+    lacks = catalogue.CARRY_NOT_SOMEWHERE if one.gpus > 1 else catalogue.CARRY_NOT
+    percent = _percent(coverage.bytes - coverage.once_bytes, coverage)
+    return lacks(chunks=chunks, percent=percent)
 
 
 def coverage_gain_findings(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[Finding]:
     """What mirroring a further link would add, one fact per group of equivalent links."""
     for gain in coverage.gains:
-        yield MORE(
-            text=f"{_links(one, gain)}: {_gain(gain, coverage)}",
+        yield catalogue.MORE(
+            named=_links(one, gain),
+            gain=catalogue.GAIN(_gain(gain, coverage)),
             links=gain.links,
             adds_bytes=gain.adds_bytes,
             twice_bytes=gain.twice_bytes,
         )
 
 
-def _gain(gain: CoverageGain, coverage: MirrorCoverage) -> str:
+def _gain(gain: CoverageGain, coverage: MirrorCoverage) -> list[Finding]:
     once = coverage.once_bytes + gain.adds_bytes
-    told: list[str] = []
+    told: list[Finding] = []
     if gain.adds_bytes:
-        whole = " and nothing is missing" if once == coverage.bytes else ""
-        told.append(f"{_percent(gain.adds_bytes, coverage)} more{whole}")
+        adds = catalogue.GAIN_REST if once == coverage.bytes else catalogue.GAIN_PART
+        told.append(adds(_percent(gain.adds_bytes, coverage)))
     elif once < coverage.bytes:
-        told.append("nothing that is missing")
+        told.append(catalogue.GAIN_NOTHING_MISSING())
     if gain.twice_bytes == coverage.bytes:
-        told.append("everything is seen twice, so that any one link may fail")
+        told.append(catalogue.GAIN_ALL_TWICE())
     elif gain.twice_bytes > coverage.twice_bytes:
-        told.append(f"{_percent(gain.twice_bytes, coverage)} is seen twice")
-    return ", ".join(told) or "nothing"
+        told.append(catalogue.GAIN_PART_TWICE(_percent(gain.twice_bytes, coverage)))
+    return told or [catalogue.GAIN_NOTHING()]
 
 
-def _links(one: CommunicatorSummary, gain: CoverageGain) -> str:
+def _links(one: CommunicatorSummary, gain: CoverageGain) -> list[Finding]:
+    more = len(gain.links) - MOST_HOPS
     named = [_named(one, sender) for sender in gain.links[:MOST_HOPS]]
-    more = f" or {len(gain.links) - MOST_HOPS} others" if len(gain.links) > MOST_HOPS else ""
-    return " or ".join(named) + more
+    return [*named, catalogue.OTHER_LINKS(more)] if more > 0 else named
 
 
-def _named(one: CommunicatorSummary, sender: int) -> str:
+def _named(one: CommunicatorSummary, sender: int) -> Finding:
     """A link by the ports that carry it: a direction of a port that is mirrored already, or not."""
     receiver = (sender + 1) % one.nodes
-    ports = [f"out of {one.host(sender)}"] if one.host(sender) else []
-    ports += [f"into {one.host(receiver)}"] if one.host(receiver) else []
-    told = f" ({', '.join(ports)})" if ports else ""
-    return f"{sender} -> {receiver}{told}"
+    ports = [catalogue.OUT_OF_HOST(one.host(sender))] if one.host(sender) else []
+    ports += [catalogue.INTO_HOST(one.host(receiver))] if one.host(receiver) else []
+    if not ports:
+        return catalogue.LINK(sender=sender, receiver=receiver)
+    return catalogue.LINK_AT_PORTS(sender=sender, receiver=receiver, ports=ports)
 
 
-def _percent(size: int, coverage: MirrorCoverage) -> str:
-    return f"{100 * size / coverage.bytes:.3g} %"
+def _percent(size: int, coverage: MirrorCoverage) -> float:
+    """Rounded to three digits, as the sentence shows it."""
+    return float(f"{100 * size / coverage.bytes:.3g}")

@@ -26,7 +26,9 @@ def summarize_learned_job(job: LearnedJob) -> tuple[CommunicatorSummary, ...]:
 def _communicator(job: LearnedJob, number: int) -> CommunicatorSummary:
     own, edges = job.communicators[number], [e for e in job.edges if e.communicator == number]
     ops = [op for op in job.each if op.communicator == number]
-    ring = any(op.kind is not None for op in [*job.first, *ops] if op.communicator == number)
+    all_ops = [op for op in [*job.first, *ops] if op.communicator == number]
+    ring = any(op.kind is not None for op in all_ops)
+    used = frozenset(op.algorithm for op in all_ops if op.kind is not None)
     protocols: dict[str, ProtocolTraffic] = {}
     for op in ops:
         have = protocols.get(op.protocol, ProtocolTraffic(collectives=0, bytes=0))
@@ -41,7 +43,7 @@ def _communicator(job: LearnedJob, number: int) -> CommunicatorSummary:
         channels=own.channels,
         eras=(),  # the job goes by one of those that place its bytes alike
         assumed=job.assumed,
-        links=tuple(_link(edge, own, ops) for edge in edges),
+        links=tuple(_link(edge, own, ops, used) for edge in edges),
         gpus=own.gpus,
         algorithms=dict(Counter(str(op.algorithm) for op in ops if op.kind is not None)),
         protocols=protocols,
@@ -50,7 +52,10 @@ def _communicator(job: LearnedJob, number: int) -> CommunicatorSummary:
     )
 
 
-def _link(edge: Edge, ring: Ring, ops: list[CollectiveOp]) -> MirroredLink:
+def _link(
+    edge: Edge, ring: Ring, ops: list[CollectiveOp], used: frozenset[Algorithm]
+) -> MirroredLink:
+    """used: algorithms of the communicator's collectives."""
     protocols = tuple(dict.fromkeys(str(op.protocol) for op in ops))
     connections = []
     for channel in range(len(edge.flows)):
@@ -73,7 +78,7 @@ def _link(edge: Edge, ring: Ring, ops: list[CollectiveOp]) -> MirroredLink:
         sender=place,
         receiver=after,
         connections=tuple(connections),
-        algorithm=edge.algorithm,
+        algorithm=edge.algorithm_among(used),
     )
 
 
@@ -95,5 +100,5 @@ def _coverage(
         nccl_era=job.era,
         gpus=own.gpus,
     )
-    around = [edge.writers for edge in edges if edge.algorithm is Algorithm.RING]
+    around = [edge.writers for edge in edges if edge.receiver is None]
     return coverage_of(shape, around)

@@ -109,13 +109,15 @@ def _text(begin: bytes) -> str | None:
     return next(iter(text.strip().splitlines()), "")[:BEGIN_SHOWN]
 
 
-def _captures_in(folder: Path) -> str:
-    """The capture files of a folder, in words."""
+def _captures_in(folder: Path) -> tuple[str | Finding, ...]:
+    """Names of the capture files of a folder, or why there are none."""
     try:
         names = sorted(one.name for one in folder.iterdir() if one.suffix in CAPTURE_ENDINGS)
     except FileNotFoundError:
-        return "none, since that folder does not exist either"
+        return (problems.NO_CAPTURE_FOLDER(),)
     except OSError:
-        return "none that can be listed"
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more or "none"
+        return (problems.NO_CAPTURES_LISTED(),)
+    if not names:
+        return (problems.NO_CAPTURES(),)
+    more = len(names) - MOST_NAMES
+    return (*names[:MOST_NAMES], *([problems.MORE_CAPTURES(more)] if more > 0 else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from flowcheck.config import CLASS_ARGUMENTS, GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import (
     CLASS_HAS_NO_SETTING,
+    CLASSES_LIKE_IT,
+    NO_CLASS_LIKE_IT,
     NO_IMPLEMENTATION,
     NOT_AN_ARGUMENT,
     SAID_BY_IMPLEMENTATION,
@@ -23,6 +26,9 @@ from flowcheck.replica.torch_without_compiler import skip_compiler_import
 
 skip_compiler_import()
 
+CLASSES_NAMED = 2
+"""Most names that are offered for an unknown one: those that begin as it does first, since classes
+like Adam differ in their ends. A choice."""
 TORCH_NAMES = {"learning_rate": "lr"}
 """Keys of [optimizer] -> names of torch's arguments, where they differ."""
 IMPLEMENTATION_FLAGS = ("foreach", "fused")
@@ -38,7 +44,10 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     made = torch_optimizer_classes()
     if name not in made:
         known = sorted(key for key in made if not rule_named(key).refused)
-        right = UNKNOWN_CLASS(torch=str(torch.__version__), known=known)
+        alike = get_close_matches(name, known, n=len(known))
+        alike = sorted(alike, key=lambda one: one[:3] != name[:3])[:CLASSES_NAMED]
+        near = CLASSES_LIKE_IT(alike) if alike else NO_CLASS_LIKE_IT()
+        right = UNKNOWN_CLASS(torch=str(torch.__version__), near=near, known=known)
         raise ConfigError("optimizer.name", config.name, right)
     return made[name]
 

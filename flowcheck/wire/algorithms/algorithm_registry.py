@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Unpack
 
 from flowcheck.findings.catalog.nccl_transport import (
@@ -47,15 +48,17 @@ def followed_algorithms() -> tuple[AlgorithmSpec, ...]:
     return tuple(spec for spec in ALGORITHMS.values() if spec.followed)
 
 
-def algorithm_of_link(receiver: int | None) -> Algorithm:
-    """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`.
+def algorithm_of_link(receiver: int | None, used: Collection[Algorithm] = ()) -> Algorithm:
+    """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`; used:
+    algorithms of the communicator's collectives, as far as they are known.
 
-    The ring's own lead to the next rank, and another algorithm may pass there too; all others are
-    of the algorithm that has connections beside the ring.
+    The ring's own lead to the next rank, and another algorithm may pass there too. All others are
+    of an algorithm that has connections beside the ring: the first one that is used.
     """
     if receiver is None:
         return Algorithm.RING
-    return next(spec.name for spec in followed_algorithms() if spec.beside_ring)
+    beside = [spec.name for spec in followed_algorithms() if spec.beside_ring]
+    return next((name for name in beside if name in used), beside[0])
 
 
 def connection_sends(

@@ -132,8 +132,8 @@ class AlgorithmSpec:
 
     by_words: str = ""
     """Behind the kind of a collective in a table: " by trees"; empty: it goes without saying."""
-    sum_words: str = ""
-    """What is to be said of the sums of its all-reduces; empty: nothing."""
+    sums: Finding | None = None
+    """What is to be said of the sums of its all-reduces; None: nothing."""
 
     @property
     def followed(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowcheck.findings.catalog.communicators import SUMS_COME_WHOLE
 from flowcheck.findings.catalog.nccl_transport import TREES_MIRRORED
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import (
@@ -91,5 +92,5 @@ TREE = AlgorithmSpec(
     one_port_a_node=True,
     mirror_note=TREES_MIRRORED(),
     by_words=" by trees",
-    sum_words="their sums come down whole",
+    sums=SUMS_COME_WHOLE(),
 )

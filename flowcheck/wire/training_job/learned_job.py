@@ -4,7 +4,7 @@ messages are not repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
@@ -91,14 +91,13 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     trees: tuple[bool, bool] = (True, True)
     """Which of NCCL's two trees use this link, if the ranks are linked by trees."""
 
-    @property
-    def algorithm(self) -> Algorithm:
+    def algorithm_among(self, used: Collection[Algorithm]) -> Algorithm:
         """Algorithm that the connections belong to: the ring, whose links other algorithms may
-        also use, or the only one that uses them."""
+        also use, or one that has links beside the ring. used: those of the communicator."""
         # Schedules are columns of numpy, which a command that reads a job file alone does without.
         from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
 
-        return algorithm_of_link(self.receiver)
+        return algorithm_of_link(self.receiver, used)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel in the order of their turns; () if it was not

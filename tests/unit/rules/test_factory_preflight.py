@@ -20,8 +20,10 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.general_errors import SETTING_REFUSED
 from flowcheck.findings.catalog.refused_optimizers import (
     BACKOFF_FACTOR,
+    CLASSES_LIKE_IT,
     LEARNING_RATE_NEEDED,
     NAMES_NO_PARAMETER,
+    NO_CLASS_LIKE_IT,
     STATED_BY_FACTORY,
     TORCH_REFUSES,
     UNKNOWN_CLASS,
@@ -87,7 +89,11 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
     [
         (
             'name = "lion"\nlearning_rate = 0.1\n',
-            like(UNKNOWN_CLASS, key="optimizer.name", value="'lion'"),
+            like(UNKNOWN_CLASS, key="optimizer.name", value="'lion'", near=NO_CLASS_LIKE_IT()),
+        ),
+        (
+            'name = "adamv"\nlearning_rate = 0.1\n',
+            like(UNKNOWN_CLASS, value="'adamv'", near=CLASSES_LIKE_IT(["adam", "adamw"])),
         ),
         (
             'name = "sgd"\n',

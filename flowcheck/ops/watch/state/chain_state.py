@@ -151,9 +151,9 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     tx: tuple[str, ...]
     """Switch ports in the job file that mirror this link where the switch sends it to the
     receiver."""
-    off_ring: bool = msgspec.field(name="tree")
-    """True: the link is not part of the ring; only other algorithms use it. The JSON key is older
-    than `algorithm`."""
+    of_trees: bool = msgspec.field(name="tree")
+    """True: the link is not part of the ring; only trees use it. The JSON key is older than
+    `algorithm`, which also names other algorithms."""
     algorithm: Algorithm = Algorithm.RING
     """The algorithm that the link belongs to: the ring, or the only one that uses it."""
 

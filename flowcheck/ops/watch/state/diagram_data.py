@@ -70,6 +70,6 @@ def _link(link: Mirrored, mirrors: Sequence[MirrorConfig]) -> DiagramLink:
         protocols=tuple(dict.fromkeys(name for one in each for name in one.protocols)),
         rx=ports("rx", link.sources),
         tx=ports("tx", link.destinations),
-        off_ring=link.algorithm is not Algorithm.RING,
+        of_trees=link.algorithm is Algorithm.TREE,
         algorithm=link.algorithm,
     )
