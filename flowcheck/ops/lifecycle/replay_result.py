@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.starting_a_chain import RUN_NOT_KEPT
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import name_run_to_keep
 from flowcheck.messages import StepLost
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
@@ -137,7 +138,7 @@ def _with_current_texts(value: Any) -> Any:
 
 def show(result: dict[str, Any], notes: Console) -> None:
     """Prints the result for people. notes: console for notes and assumptions."""
-    out = Console()
+    out = SentenceConsole()
     for note in result["notes"]:
         notes.print(str(note), markup=False)
         if note.remedy:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate, memory_json
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
@@ -97,7 +98,7 @@ def print_plan(
 ) -> None:
     """Prints model, collectives, totals and memory, then the assumptions and the comparison with
     captures. console: None: stdout."""
-    out = console or Console(highlight=False)
+    out = console or SentenceConsole(highlight=False)
     if console is None:
         out.width = max(out.width, WIDTH_LEAST)
     out.print(f"[bold]{escape(plan.model.name)}[/]: {_model(plan.model)}", soft_wrap=True)
