@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -23,6 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_text import printable
 
 __all__ = ["SentenceConsole", "print_line", "printable"]
@@ -46,6 +48,14 @@ class SentenceConsole(Console):
         )
         for line in wrapped_around_commands(text, self.width, indent):
             super().print(line, soft_wrap=True, **options)
+
+    def print_finding(self, finding: Finding, before: str = "") -> None:
+        """Its sentence, and in a line below it what to do. before: markup that begins the first
+        line."""
+        self.print(f"{before}{escape(printable(str(finding)))}", markup=True)
+        if finding.remedy:
+            remedy = f"  [dim]{escape(printable(finding.remedy))}[/]"
+            self.print(remedy, markup=True, highlight=False)
 
 
 def wrapped_around_commands(text: Text, width: int, indent: int = 0) -> Iterator[Text]:

@@ -71,7 +71,7 @@ def test_missing_huge_pages_say_how_many_to_reserve(healthy: Path) -> None:
     put(healthy / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "12\n")
     found = by_name(healthy)["hugepages"]
     assert found.level == "warn"
-    assert str(found.advice).endswith(f"reserve {4096 + 512 - 12}")
+    assert str(found.advice).endswith(f"reserve {4096 + 512 - 12}`")
     assert found.found.arguments == {"pages": 4096, "free": 12, "needed": 512}
     assert found.advice and found.advice.arguments == {"pages": 4096 + 512 - 12}
 

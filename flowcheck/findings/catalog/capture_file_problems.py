@@ -141,16 +141,16 @@ LOSS_OF_UNREAD = Entry(
 LOSS_STOPS_REPLICA = Entry(
     "captured.loss_stops_replica",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "
-    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and stops "
-    "before step {first}. Find where copies are dropped (`flowcheck switch check --os OS --source "
-    "PORT --monitor PORT --source-gbps N --monitor-gbps N`), or mirror a "
-    "second port that carries the same chunks; a live chain goes on behind the loss with two later "
-    "checkpoints of the trainer (`flowcheck base FILE --then LATER{this_run!o}`)",
+    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and "
+    "stops before step {first}",
     section="loss",
     cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
     "of the table of flows says on which connection.",
-    remedy="A monitor port faster than the mirrored ports together, fewer mirrored ports, or a "
-    "second mirror of the same job.",
+    remedy="See whether the monitor port is too slow (`flowcheck switch check --os OS --source "
+    "PORT --monitor PORT --source-gbps N --monitor-gbps N`): mirror fewer ports to it, use a "
+    "faster one, or mirror a second port that carries the same chunks. A live chain goes on behind "
+    "the loss with two later checkpoints of the trainer: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",

@@ -334,8 +334,8 @@ SCALARS_FIRST = Entry(
 SCALARS_OPEN = Entry(
     "job.scalars_open",
     "where {scalars} of the parameters, of one element each, stand among the others is unknown: "
-    "{ways} ways give every bucket its size, and no way is much likelier than the next: state the "
-    f"model, {STATE_MODEL}",
+    "{ways} ways give every bucket its size, and no way is much likelier than the next",
+    remedy=f"State the model: {STATE_MODEL}.",
 )
 
 # How a trainer without DDP lays its gradients into all-reduces.

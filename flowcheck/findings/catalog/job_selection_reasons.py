@@ -113,8 +113,9 @@ NO_JOB_LEARNED = Entry("following.no_job_learned", "no job was learned: {reasons
 
 JOINED = Entry(
     "following.joined",
-    "the job was joined midstream: its steps are logged from now on, and wait for a base: with "
-    "two checkpoints it writes from here on, `flowcheck base FILE --then LATER{this_run!o}`",
+    "the job was joined midstream: its steps are logged from now on, and wait for a base",
+    remedy="Give two checkpoints that the trainer writes from here on: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 FURTHER_JOBS = Entry(
     "following.further_jobs",

@@ -94,9 +94,8 @@ LL128_LINEAR_STATED = Entry(
 )
 LL128_ORDER_ASSUMED = Entry(
     "transport.ll128_order_assumed",
-    "LL128's lines hold data as since NCCL 2.10: no clear-to-send message was mirrored that would "
-    'tell the release, and nothing else seen tells it; state NCCL\'s release, nccl = "2.9" or '
-    '"2.10", in the job file',
+    "LL128's lines hold data as since NCCL 2.10: no clear-to-send message was mirrored that "
+    "would tell the release, and nothing else seen tells it",
     remedy=STATE_RELEASE,
 )
 
@@ -132,7 +131,7 @@ NO_RINGS = Entry(
 )
 ANOTHER_JOB = Entry(
     "nccl_log.another_job",
-    "NCCL's log tells rings of {logged} ranks, and those seen have {seen}: FlowCheck does not use "
-    "it, as the log of another job; name this one's",
+    "NCCL's log has rings of {logged} ranks, and those seen have {seen}: it is of another job, "
+    "and FlowCheck does not use it",
     remedy="Name this job's own log: `nccl_log` in the job file, or `analyze --nccl-log`.",
 )

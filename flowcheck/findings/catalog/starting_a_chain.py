@@ -99,9 +99,11 @@ RUN_NOT_KEPT = Entry(
 )
 OPTIMIZER_ASSUMED = Entry(
     "replay.optimizer_assumed",
-    "optimizer {name}: it never crosses the wire; state it with --optimizer",
+    "optimizer {name}: it never crosses the wire",
+    remedy="State the trainer's with `--optimizer`.",
 )
 LEARNING_RATE_ASSUMED = Entry(
     "replay.learning_rate_assumed",
-    "learning rate {rate}: it never crosses the wire; state it with --lr",
+    "learning rate {rate}: it never crosses the wire",
+    remedy="State the trainer's with `--lr`.",
 )

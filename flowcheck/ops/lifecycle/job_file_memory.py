@@ -66,7 +66,7 @@ def run(path: Path, *, as_json: bool) -> int:
     out = SentenceConsole(highlight=False, soft_wrap=True)
     out.print(memory_table(memory))
     for one in advice:
-        out.print(printable(str(one)), markup=False)
+        out.print_finding(one)
     verdict = "does NOT fit" if short else "fits"
     sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
     out.print(printable(sentence), markup=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 
 from flowcheck.config import (
     JobConfig,
@@ -106,7 +105,7 @@ def run(request: ReplayRequest) -> int:
     for note in kept_rights_notes():
         console.print(printable(str(note)), markup=False)
     for assumption in assumed:
-        console.print(f"[yellow]assumed[/] {escape(str(assumption))}")
+        console.print_finding(assumption, "[yellow]assumed[/] ")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     set_named_run(root)
     rescued = rescue_killed_chain(RunDir(root), "flowcheck replay")

@@ -46,7 +46,7 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
     if unnamed := switches_without_os(chosen):
         out.print(printable(f"{', '.join(unnamed)}: {NO_SYSTEM}"))
     for told in chosen.assumed:
-        out.print(printable(f"assumed: {told}"))
+        out.print_finding(told, "assumed: ")
 
 
 def switches_without_os(chosen: MirrorPlan) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -94,7 +93,7 @@ def _direction(one: PortTraffic) -> dict[str, int]:
 
 
 def print_plan(
-    plan: TrafficPlan, found: CheckResult | None, console: Console | None = None
+    plan: TrafficPlan, found: CheckResult | None, console: SentenceConsole | None = None
 ) -> None:
     """Prints model, collectives, totals and memory, then the assumptions and the comparison with
     captures. console: None: stdout."""
@@ -106,9 +105,9 @@ def print_plan(
     out.print(_step(plan), soft_wrap=True)
     out.print(memory_table(plan.memory))
     for assumed in plan.assumed:
-        out.print(f"- assumed: {escape(str(assumed))}", soft_wrap=True)
+        out.print_finding(assumed, "- assumed: ")
     for advice in plan.advice:
-        out.print(f"- {escape(str(advice))}", soft_wrap=True)
+        out.print_finding(advice, "- ")
     if found is not None:
         for sentence in comparison_sentences(found):
             out.print(sentence, soft_wrap=True, markup=False)
