@@ -165,5 +165,6 @@ LOSS_WITHOUT_JOB = Entry(
     "job was read by whose steps they could be told. The other collectives are whole",
 )
 STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
+STAYS_EXACT_ONE = Entry("captured.stays_exact_one", "follows step {step} exactly")
 NOTHING_EXACT = Entry("captured.nothing_exact", "applies no step")
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")

@@ -57,7 +57,10 @@ OTHER_RANKS = Entry("plan.other_ranks", "its ring has {ranks} ranks, not {planne
 OTHER_PROTOCOL = Entry("plan.other_protocol", "it is in {protocol}, not in {planned}")
 OTHER_SIZE = Entry("plan.other_size", "another size")
 OTHER_CHANNELS = Entry("plan.other_channels", "it is on {channels} channels, not on {planned}")
-OTHER_NUMBERS = Entry("plan.other_numbers", "it says {number} at place {place}, not {planned}")
+OTHER_NUMBERS = Entry(
+    "plan.other_numbers",
+    "the integer at index {place} of its data is {number}, and {planned} was planned",
+)
 TOO_MUCH_BETWEEN = Entry("plan.too_much_between", "too much comes before the next planned one")
 
 # Collectives that are in no plan.

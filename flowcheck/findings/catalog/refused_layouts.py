@@ -9,7 +9,7 @@ ONE_OF = Entry(
     "layout.one_of",
     "not a known value",
     also=("choices",),
-    remedy="State one of {choices}.",
+    remedy="State one of: {choices}.",
 )
 AT_MOST = Entry(
     "layout.at_most",

@@ -170,9 +170,10 @@ TORCH_REFUSES = Entry(
     "torch refuses these settings: {error}",
     remedy="Correct `[optimizer]` as it says.",
 )
+NEAREST_CLASS = Entry("optimizer.nearest_class", " (did you mean {name}?)")
 UNKNOWN_CLASS = Entry(
     "optimizer.unknown_class",
-    "torch.optim of torch {torch} has {known}",
+    "torch.optim of torch {torch} has no {name!r}{nearest}; it has {known}",
     cause="The name is misspelt, or of another release of torch.",
     remedy='Correct the name, or state `factory = "train.py:make_optimizer"` in `[optimizer]`, '
     "the function that makes an optimizer of another class.",

@@ -82,11 +82,18 @@ def _of_job(reading: Reading, part: Part, packets: int) -> Iterator[Finding]:
         bytes=sum(lost.values()),
         steps=named + ["..."] * (len(lost) > MOST_STEPS),
         communicator=part.communicator,
-        exact=problems.STAYS_EXACT(first=1, last=first - 1)
-        if first > 1
-        else problems.NOTHING_EXACT(),
+        exact=_exact_before(first),
         first=first,
     )
+
+
+def _exact_before(first: int) -> Finding:
+    """Which steps a replica follows exactly where step `first` is the first that is lost."""
+    if first == 1:
+        return problems.NOTHING_EXACT()
+    if first == 2:
+        return problems.STAYS_EXACT_ONE(1)
+    return problems.STAYS_EXACT(first=1, last=first - 1)
 
 
 def steps_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from typing import Any
 
@@ -11,6 +12,7 @@ from flowcheck.config import CLASS_ARGUMENTS, GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import (
     CLASS_HAS_NO_SETTING,
+    NEAREST_CLASS,
     NO_IMPLEMENTATION,
     NOT_AN_ARGUMENT,
     SAID_BY_IMPLEMENTATION,
@@ -38,7 +40,13 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     made = torch_optimizer_classes()
     if name not in made:
         known = sorted(key for key in made if not rule_named(key).refused)
-        right = UNKNOWN_CLASS(torch=str(torch.__version__), known=known)
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        right = UNKNOWN_CLASS(
+            torch=str(torch.__version__),
+            name=name,
+            nearest=NEAREST_CLASS(near[0]) if near else None,
+            known=known,
+        )
         raise ConfigError("optimizer.name", config.name, right)
     return made[name]
 
