@@ -130,8 +130,8 @@ LOSS_WITHOUT_EFFECT = Entry(
 )
 LOSS_OF_UNREAD = Entry(
     "captured.loss_of_unread",
-    "missing packets: {packets:,}; no collective that was read misses a byte of them, and no job "
-    "was read: what else they carried, and whether a step is lost by it, is not known",
+    "missing packets: {packets:,}; every collective that was read is complete, and no job was "
+    "read, so what else the packets carried, and whether a step is lost, is unknown",
     section="loss",
     cause="The switch dropped copies, or the capture began or ended amid a connection; the column "
     "`lost` of the table of flows says on which one.",
@@ -161,8 +161,8 @@ LOSS_IN_START_UP = Entry(
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",
-    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; no "
-    "job was read by whose steps they could be told. The other collectives are whole",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; "
+    "no job was read, so the steps they belong to are unknown. The other collectives are complete",
 )
 STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
 STAYS_EXACT_ONE = Entry("captured.stays_exact_one", "follows step {step} exactly")

@@ -138,6 +138,6 @@ NO_PARAMETER = Entry("manifest.no_parameter", "{name} is no parameter")
 NUMBER_TWICE = Entry("manifest.number_twice", "two parameters have the same number")
 NUMBER_IN_NO_GROUP = Entry("manifest.number_in_no_group", "a parameter's number is in no group")
 GROUPS_OF_NO_OPTIMIZER = Entry(
-    "manifest.groups_of_no_optimizer", "its groups are not those of its optimizers"
+    "manifest.groups_of_no_optimizer", "its parameter groups do not belong to its optimizers"
 )
 SCALER_WITHOUT_SCALE = Entry("manifest.scaler_without_scale", "the scaler has no scale")

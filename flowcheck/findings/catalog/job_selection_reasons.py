@@ -47,7 +47,7 @@ WEIGHTS_OF_ANOTHER = Entry(
 
 NO_READING_YET = Entry(
     "following.no_reading_yet",
-    "the stream does not tell a training job yet",
+    "the collectives seen so far do not show which training job this is",
     cause="Start-up and a whole iteration have not passed.",
     remedy="Wait one iteration. If training ran before FlowCheck: "
     "[coming late](../../stages/README.md).",

@@ -181,8 +181,8 @@ NOT_GATHERED = Entry(
 
 STEP_SHORT = Entry(
     "loss.step_short",
-    "step {step}: {bytes:,} bytes of it never came, and units that miss some keep those of the "
-    "step before: {reason}",
+    "step {step}: {bytes:,} bytes of it never came, and units with missing bytes keep their "
+    "parameters of the step before: {reason}",
 )
 STEP_GIVEN_UP_AT_END = Entry(
     "loss.step_given_up_at_end",
