@@ -61,7 +61,7 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
         if len(kinds) != 1:
             if not kinds:
                 raise ConfigError("source.interface", None, ONE_SOURCE_KIND())
-            raise ConfigError("source", " and ".join(kinds), SEVERAL_SOURCE_KINDS())
+            raise ConfigError("source", None, SEVERAL_SOURCE_KINDS(" and ".join(kinds)))
         at_least("source.queues", self.queues, 1)
         at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and not self.speed > 0:

@@ -13,7 +13,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.catalog.general_errors import NO_LIKE_COMMAND, UNKNOWN_COMMAND
+from flowcheck.findings.catalog.general_errors import (
+    LIKE_COMMANDS,
+    NO_LIKE_COMMAND,
+    UNKNOWN_COMMAND,
+)
 
 PROGRAM = "flowcheck"
 """What commands in messages begin with, however the program was started."""
@@ -81,7 +85,9 @@ class AppGroup(TyperGroup):
             return super().resolve_command(ctx, args)
         path = command_path(ctx)
         near = tuple(f"{path} {name}" for name in difflib.get_close_matches(word, known))
-        raise UsageError(UNKNOWN_COMMAND(word=word, command=path, near=near or NO_LIKE_COMMAND()))
+        hint = LIKE_COMMANDS(near) if near else None
+        told = UNKNOWN_COMMAND(word=word, command=path, near=near or NO_LIKE_COMMAND(), hint=hint)
+        raise UsageError(told)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_flag_types(super().get_params(ctx))

@@ -1,15 +1,19 @@
-"""Console output of commands: one line that cannot contain markup or terminal escapes, and a
-progress bar for bytes written."""
+"""Console output of commands: a console that keeps commands whole where it wraps, one line that
+cannot contain markup or terminal escapes, and a progress bar for bytes written."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -18,10 +22,56 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
+from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_text import printable
 
-__all__ = ["print_line", "printable"]
+__all__ = ["SentenceConsole", "print_line", "printable"]
+
+WORD = re.compile(r"\s*(?:`[^`\n]+`|\S)+\s*")
+"""A word with the spaces around it; a command between backticks is one word."""
+
+
+class SentenceConsole(Console):
+    """Wraps text between words and around commands: what stands between backticks stays on one
+    line, longer than the console is wide if it must, so that it can be pasted into a shell."""
+
+    def print(self, *objects: Any, indent: int = 0, **options: Any) -> None:
+        """As rich has it. indent: cells before the second line of a text and those below it."""
+        first = objects[0] if len(objects) == 1 else None
+        if not isinstance(first, str) or options.get("soft_wrap") or self.soft_wrap:
+            super().print(*objects, **options)
+            return
+        text = self.render_str(
+            first, markup=options.pop("markup", None), highlight=options.pop("highlight", None)
+        )
+        for line in wrapped_around_commands(text, self.width, indent):
+            super().print(line, soft_wrap=True, **options)
+
+    def print_finding(self, finding: Finding, before: str = "") -> None:
+        """Its sentence, and in a line below it what to do. before: markup that begins the first
+        line."""
+        self.print(f"{before}{escape(printable(str(finding)))}", markup=True)
+        if finding.remedy:
+            remedy = f"  [dim]{escape(printable(finding.remedy))}[/]"
+            self.print(remedy, markup=True, highlight=False)
+
+
+def wrapped_around_commands(text: Text, width: int, indent: int = 0) -> Iterator[Text]:
+    """The lines of a text, at most `width` cells each unless one word is longer; a command between
+    backticks is one word. indent: cells before the second line and those below it."""
+    begin = Text(" " * indent)
+    for paragraph in text.split(allow_blank=True):
+        breaks, column = list[int](), 0
+        for word in WORD.finditer(paragraph.plain):
+            if column + cell_len(word[0].rstrip()) > width and word.start():
+                breaks.append(word.start())
+                column = indent
+            column += cell_len(word[0])
+        for number, line in enumerate(paragraph.divide(breaks)):
+            line.rstrip()
+            yield begin + line if number else line
 
 
 def print_line(told: str) -> None:

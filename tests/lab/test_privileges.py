@@ -214,7 +214,7 @@ def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
     first = (replayed / out).stat()
     assert first.st_uid == 0
     code, said = restored(replayed, form, out)
-    assert code == 2 and "is there already" in said
+    assert code == 2 and "already exists" in said
     assert (replayed / out).stat().st_ino == first.st_ino
     assert restored(replayed, form, out, "--force")[0] == 0
     again = (replayed / out).stat()

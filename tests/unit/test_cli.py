@@ -140,7 +140,10 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     ("words", "sentence"),
     [
         (("--source", "radio"), "--source = 'radio': no such source\n  Give auto, dpdk or file"),
-        (("--optimizer", "madgrad"), "--optimizer = 'madgrad': not a class of torch.optim in torch"),
+        (
+            ("--optimizer", "madgrad"),
+            "--optimizer = 'madgrad': not a class of torch.optim in torch",
+        ),
         (("--speed", "nan"), "--speed = nan: must be above 0"),
     ],
 )

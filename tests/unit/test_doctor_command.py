@@ -71,7 +71,7 @@ def test_missing_huge_pages_say_how_many_to_reserve(healthy: Path) -> None:
     put(healthy / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "12\n")
     found = by_name(healthy)["hugepages"]
     assert found.level == "warn"
-    assert str(found.advice).endswith(f"reserve {4096 + 512 - 12}")
+    assert str(found.advice).endswith(f"reserve {4096 + 512 - 12}`")
     assert found.found.arguments == {"pages": 4096, "free": 12, "needed": 512}
     assert found.advice and found.advice.arguments == {"pages": 4096 + 512 - 12}
 
@@ -209,7 +209,7 @@ def test_the_table_reads_as_before_findings(
         "ok 0000:3b:00.0 8086:1592, bound to vfio-pci, NUMA node 1, driven by net_ice",
         "ok IOMMU/VFIO 1 IOMMU groups, vfio-pci loaded",
         "warn hugepages 4096 pages of 2 MiB, 12 free, 512 needed",
-        "-> correct but slower without: scripts/hugepages reserve 4596",
+        "-> correct but slower without: `scripts/hugepages reserve 4596`",
         "ok hugetlbfs mounted at /dev/hugepages",
         "ok memory 86805 MiB available, 1024 MiB needed",
         "ok cpu avx2 yes, pclmulqdq yes, avx512f yes",

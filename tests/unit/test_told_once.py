@@ -130,7 +130,7 @@ def test_the_setting_that_takes_the_memory_is_named(
 
 def test_several_kinds_of_a_source_are_named() -> None:
     two = {"file": "x", "interface": "eth1"}
-    wanted = like(SEVERAL_SOURCE_KINDS, key="source", value="'interface and file'")
+    wanted = like(SEVERAL_SOURCE_KINDS, key="source", kinds="interface and file")
     with refused_as(wanted, kind=ConfigError):
         job_from({"source": [two], "optimizer": {"name": "sgd", "learning_rate": 0.1}})
 

@@ -70,7 +70,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
         assert health.word is HealthWord.STALE
         base = base_missing((1, 7))
         assert health.reason == STAYS_BEFORE_LOST(step=31, lost_step=32, why=HALF, base=base)
-        assert "--then LATER" in str(health.reason)
+        assert "--then LATER" in health.reason.remedy
         state = msgspec.structs.replace(StateReader(run.root).state(), jobs=(job,))
         told = {(name, value) for name, _, value in samples(state)}
         assert {("flowcheck_waits_at_lost_step", 1.0), ("flowcheck_lag_steps", 7)} <= told

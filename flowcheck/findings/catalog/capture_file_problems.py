@@ -147,8 +147,8 @@ LOSS_WITHOUT_EFFECT = Entry(
 )
 LOSS_OF_UNREAD = Entry(
     "captured.loss_of_unread",
-    "missing packets: {packets:,}; no collective that was read misses a byte of them, and no job "
-    "was read: what else they carried, and whether a step is lost by it, is not known",
+    "missing packets: {packets:,}; every collective that was read is complete, and no job was "
+    "read, so what else the packets carried, and whether a step is lost, is unknown",
     section="loss",
     cause="The switch dropped copies, or the capture began or ended amid a connection; the column "
     "`lost` of the table of flows says on which one.",
@@ -158,16 +158,16 @@ LOSS_OF_UNREAD = Entry(
 LOSS_STOPS_REPLICA = Entry(
     "captured.loss_stops_replica",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "
-    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and stops "
-    "before step {first}. Find where copies are dropped (`flowcheck switch check --os OS --source "
-    "PORT --monitor PORT --source-gbps N --monitor-gbps N`), or mirror a "
-    "second port that carries the same chunks; a live chain goes on behind the loss with two later "
-    "checkpoints of the trainer (`flowcheck base FILE --then LATER{this_run!o}`)",
+    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and "
+    "stops before step {first}",
     section="loss",
     cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
     "of the table of flows says on which connection.",
-    remedy="A monitor port faster than the mirrored ports together, fewer mirrored ports, or a "
-    "second mirror of the same job.",
+    remedy="See whether the monitor port is too slow (`flowcheck switch check --os OS --source "
+    "PORT --monitor PORT --source-gbps N --monitor-gbps N`): mirror fewer ports to it, use a "
+    "faster one, or mirror a second port that carries the same chunks. A live chain goes on behind "
+    "the loss with two later checkpoints of the trainer: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 ENDS_INSIDE_STEP = Entry(
     "captured.ends_inside_step",
@@ -189,9 +189,10 @@ LOSS_IN_START_UP = Entry(
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",
-    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; no "
-    "job was read by whose steps they could be told. The other collectives are whole",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; "
+    "no job was read, so the steps they belong to are unknown. The other collectives are complete",
 )
 STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
+STAYS_EXACT_ONE = Entry("captured.stays_exact_one", "follows step {step} exactly")
 NOTHING_EXACT = Entry("captured.nothing_exact", "applies no step")
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")

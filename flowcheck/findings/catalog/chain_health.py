@@ -10,7 +10,9 @@ _FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it
 
 NOT_READ = Entry("health.not_read", "it is being read")
 NO_CHAIN = Entry(
-    "health.no_chain", "no chain was started there: `flowcheck up JOB.toml{this_run!o}`"
+    "health.no_chain",
+    "no chain was started there",
+    remedy="Start one: `flowcheck up JOB.toml{this_run!o}`.",
 )
 READ_FAILED = Entry(
     "health.read_failed",
@@ -136,11 +138,12 @@ AUDIT_FAILED_AT = Entry(
 )
 NEVER_AUDITED = Entry(
     "health.never_audited",
-    "never audited: compare the replica with a checkpoint of the trainer, `flowcheck audit "
-    "FILE{run!o}`",
+    "never audited against a checkpoint of the trainer",
     section="replica",
     cause="Nothing contradicts the replica, and nothing proved it either.",
-    remedy="Audit it with the first checkpoint that the trainer writes.",
+    remedy="Audit it with the first checkpoint that the trainer writes: "
+    "`flowcheck audit FILE{run!o}`.",
+    also=("run",),
 )
 OLDER_PARAMETER = Entry("health.older_parameter", "{parameter}: of step {step}")
 OLDER_PARAMETERS = Entry(
@@ -149,21 +152,24 @@ OLDER_PARAMETERS = Entry(
 )
 BASE_MISSING = Entry(
     "health.base_missing",
-    "the job began with an unknown state: give it with `flowcheck base FILE{this_run!o}`",
+    "the job began with an unknown state: the checkpoint that it resumed from was not given",
     section="replica",
     cause="The trainer resumed from a file FlowCheck never saw.",
     remedy="Give that file: `flowcheck base FILE{this_run!o}`.",
 )
 BASE_MISSING_LOGGED = Entry(
     "health.base_missing_logged",
-    "the job was joined midstream; its steps {first} to {last} since then are logged: with two "
-    "checkpoints of the trainer, `flowcheck base FILE --then LATER{this_run!o}` makes the replica "
-    "go on",
+    "the job was joined midstream; its steps {first} to {last} since then are logged and wait "
+    "for a base",
+    remedy="Give two checkpoints that the trainer wrote since then: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 BASE_MISSING_NONE_LOGGED = Entry(
     "health.base_missing_none_logged",
-    "the job was joined midstream; nothing is logged yet: with two checkpoints of the trainer, "
-    "`flowcheck base FILE --then LATER{this_run!o}` makes the replica go on",
+    "the job was joined midstream; nothing is logged yet, and its state is unknown until a base "
+    "is given",
+    remedy="Give two checkpoints that the trainer writes from now on: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 STAYS_FOR_BASE = Entry("health.stays_for_base", "the replica stays at step {step}; {base}")
 STAYS_BEFORE_LOST = Entry(

@@ -133,7 +133,8 @@ SERVED_AT = Entry("process.served_at", "steps are served at {url}")
 RECORDS_UNWRITTEN = Entry(
     "records.unwritten",
     "{file} cannot be written ({error}): steps are applied all the same, and lines that are "
-    "missing there are counted; make room on its file system",
+    "missing there are counted",
+    remedy="Make room on its file system, or let the user of the chain write there.",
 )
 RECORDS_WRITTEN_AGAIN = Entry(
     "records.written_again",

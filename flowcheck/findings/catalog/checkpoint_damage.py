@@ -10,11 +10,13 @@ _CHANGED_MANIFEST = (
 
 _COPY = "Take another copy of the step, or an earlier step."
 
-TENSOR_CHANGED = Entry("damage.tensor_changed", "is not what was written", remedy=_COPY)
-FILE_CHANGED = Entry("damage.file_changed", "is not the file that was written", remedy=_COPY)
+TENSOR_CHANGED = Entry(
+    "damage.tensor_changed", "its sha256 differs from the manifest's", remedy=_COPY
+)
+FILE_CHANGED = Entry("damage.file_changed", "its sha256 differs from the manifest's", remedy=_COPY)
 AROUND_CHANGED = Entry(
     "damage.around_changed",
-    "the bytes around its tensors are not what was written",
+    "the sha256 of the bytes around its tensors differs from the manifest's",
     remedy=_COPY,
 )
 FILE_MISSING = Entry("damage.file_missing", "is missing", remedy=_COPY)
@@ -33,12 +35,12 @@ IN_PART = Entry("damage.in_part", "{part}: {why}")
 IN_TENSOR = Entry("damage.in_tensor", "{tensor}: {why} ({file})")
 NOT_AS_WRITTEN = Entry(
     "damage.not_as_written",
-    "{checkpoint}: {fault}: not the checkpoint that was written",
+    "{checkpoint}: damaged: {fault}",
     remedy=_COPY,
 )
 SEVERAL_NOT_AS_WRITTEN = Entry(
     "damage.several_not_as_written",
-    "{checkpoint}: {fault}, and {more} more: not the checkpoint that was written",
+    "{checkpoint}: damaged: {fault}, and {more} more",
     remedy=_COPY,
 )
 
@@ -139,6 +141,6 @@ NO_PARAMETER = Entry("manifest.no_parameter", "{name} is no parameter")
 NUMBER_TWICE = Entry("manifest.number_twice", "two parameters have the same number")
 NUMBER_IN_NO_GROUP = Entry("manifest.number_in_no_group", "a parameter's number is in no group")
 GROUPS_OF_NO_OPTIMIZER = Entry(
-    "manifest.groups_of_no_optimizer", "its groups are not those of its optimizers"
+    "manifest.groups_of_no_optimizer", "its parameter groups do not belong to its optimizers"
 )
 SCALER_WITHOUT_SCALE = Entry("manifest.scaler_without_scale", "the scaler has no scale")

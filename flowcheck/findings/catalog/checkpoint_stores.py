@@ -10,14 +10,15 @@ _OTHER_FILE = (
 
 ACCESS_DENIED = Entry(
     "store.access_denied",
-    "access denied ({error}): check the store's credentials and the permissions on the target",
+    "the store denies access ({error})",
     cause="S3 or another store refused.",
-    remedy="Check the credentials in the environment that the services run in.",
+    remedy="Check the store's credentials in the environment that the services run in, and the "
+    "permissions on the target.",
     section="saving",
 )
 NO_BUCKET = Entry(
     "store.no_bucket",
-    "there is no such bucket or container: create it first ({error})",
+    "there is no such bucket or container ({error})",
     remedy="Create the bucket or container.",
 )
 NOT_REACHED = Entry(

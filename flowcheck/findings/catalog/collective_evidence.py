@@ -47,7 +47,7 @@ READINGS_UNTRIED = Entry(
 )
 BEGINNING_UNTOLD = Entry(
     "collectives.beginning_untold",
-    "where it begins is uncertain: sends before it were not seen, and nothing else tells it",
+    "where it begins is uncertain: sends before it were not seen, and nothing else shows it",
     cause=LOSS,
 )
 BEGINNING_SHIFTED = Entry(

@@ -74,15 +74,15 @@ WRITER_AS_COPY = Entry(
 FIRST_GPU_OPEN = Entry(
     "connections.first_gpu_open",
     "which GPU of a node comes first on channel {channels} is unknown: all chunks of every "
-    "all-reduce on it have one size on the wire; NCCL's log of rank 0 tells it (nccl_log in the "
+    "all-reduce on it have one size on the wire; NCCL's log of rank 0 shows it (nccl_log in the "
     "job file, or analyze --nccl-log)",
     remedy=NCCL_LOG,
 )
 RING_PLACE_OPEN = Entry(
     "connections.ring_place_open",
     "where in the ring a mirrored rank stands on channel {channels} is unknown: all chunks of "
-    "every all-reduce on it have one size on the wire; NCCL's log of rank 0 tells it (nccl_log in "
-    "the job file, or analyze --nccl-log)",
+    "every all-reduce on it have one size on the wire; NCCL's log of rank 0 shows it (nccl_log "
+    "in the job file, or analyze --nccl-log)",
     remedy=NCCL_LOG,
 )
 NODES_OPEN = Entry(
@@ -94,8 +94,8 @@ NODES_OPEN = Entry(
 )
 SENDERS_OPEN = Entry(
     "connections.senders_open",
-    "the ring index of the senders is unknown: sizes fit another one as well; NCCL's log of rank 0 "
-    "tells it (nccl_log in the job file, or analyze --nccl-log)",
+    "the ring index of the senders is unknown: sizes fit another one as well; NCCL's log of rank "
+    "0 shows it (nccl_log in the job file, or analyze --nccl-log)",
     remedy=NCCL_LOG,
 )
 

@@ -76,7 +76,7 @@ NO_WHOLE_STEP = Entry(
 ONE_DIRECTION = Entry(
     "distributed_optimizer.one_direction",
     "the mirrored links do not carry the part of rank {rank} of {ranks}: {missing_bytes:,} of "
-    "{bytes:,} bytes a step are missing; mirror the other direction of the port as well",
+    "{bytes:,} bytes a step are missing",
     remedy="Mirror both directions of the port.",
 )
 MAY_BE_ZERO = Entry(

@@ -65,7 +65,7 @@ PORT_QUEUES_TOO_MANY = Entry(
 PORT_BUFFERS_WITHOUT_MEMORY = Entry(
     "dpdk.port_buffers_without_memory",
     "{subject}: no memory for {buffers:,} packet buffers of {buffer_bytes} bytes ({mib} MiB): "
-    "{reason}; reserve more huge pages (scripts/hugepages), or ask for fewer",
+    "{reason}",
     also=("errno",),
     cause="The packet buffers lie in huge pages, and too few are free.",
     remedy="`scripts/hugepages reserve N`; `flowcheck plan job.toml` shows the sum.",
@@ -153,8 +153,7 @@ ENGINES_WITHOUT_MEMORY = Entry(
 )
 ENGINE_NEEDS_HUGE_PAGES = Entry(
     "dpdk.engine_needs_huge_pages",
-    "{subject}: the copy engine needs physical addresses and the ring lies in 4 KiB pages: put it "
-    "on huge pages (scripts/hugepages)",
+    "{subject}: the copy engine needs physical addresses and the ring lies in 4 KiB pages",
     cause="A slot may cross a 4 KiB page, and the next one lies elsewhere in memory.",
     remedy="`scripts/hugepages reserve N`, then start the chain again.",
 )

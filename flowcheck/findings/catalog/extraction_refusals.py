@@ -55,7 +55,8 @@ EXTRACTOR_WITHOUT_MEMORY = Entry(
 )
 JOURNAL_WITHOUT_SHARD = Entry(
     "extraction.journal_without_shard",
-    "{subject}: the extractor's journal has entries of a shard: open it together with its shard",
+    "{subject}: the extractor's journal has entries of a shard, and the shard was not opened "
+    "with it",
     cause="The staging file is of a job that is followed already.",
     remedy=RESTART,
 )

@@ -40,10 +40,10 @@ NO_WHOLE_ITERATION = Entry(
 )
 ONE_ITERATION = Entry(
     "job.one_iteration",
-    "the capture ends in iteration 0 or behind it: which buckets later iterations have is told at "
-    "the beginning of the next one (of the one after it under static_graph). What was seen of "
-    "{parameters} parameters of {elements:,} elements, of their initial weights and of iteration "
-    "0's gradients is told",
+    "the capture ends in iteration 0 or behind it: the buckets of later iterations are announced "
+    "only at the beginning of the next one (of the one after it under static_graph). What is "
+    "shown is what was seen of {parameters} parameters of {elements:,} elements, of their "
+    "initial weights and of the gradients of iteration 0",
     remedy="Capture one more step (two under static_graph), or the whole of it.",
 )
 ELEMENT_BYTES_OPEN = Entry(
@@ -289,7 +289,8 @@ WITHOUT_DDP = Entry(
 )
 STATED_SHAPES = Entry(
     "job.stated_shapes",
-    "names, shapes and types are the stated model's: the wire tells how many bytes a gradient has",
+    "names, shapes and types are taken from the stated model: the frames show only how many "
+    "bytes a gradient has",
 )
 IN_STATED_ORDER = Entry(
     "job.in_stated_order",
@@ -334,8 +335,8 @@ SCALARS_FIRST = Entry(
 SCALARS_OPEN = Entry(
     "job.scalars_open",
     "where {scalars} of the parameters, of one element each, stand among the others is unknown: "
-    "{ways} ways give every bucket its size, and no way is much likelier than the next: state the "
-    f"model, {STATE_MODEL}",
+    "{ways} ways give every bucket its size, and no way is much likelier than the next",
+    remedy=f"State the model: {STATE_MODEL}.",
 )
 
 # How a trainer without DDP lays its gradients into all-reduces.

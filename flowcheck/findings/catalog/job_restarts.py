@@ -36,13 +36,14 @@ NOT_FOLLOWED = Entry(
 )
 WAITS_FOR_BASE = Entry(
     "restart.waits_for_base",
-    "what a later incarnation of the job sends waits for a base (`flowcheck base "
-    "FILE{this_run!o}`): {reason}",
+    "what a later incarnation of the job sends waits for a base: {reason}",
+    remedy="Give the checkpoint that the trainer resumed from: `flowcheck base FILE{this_run!o}`.",
 )
 WAITS_FOR_TWO_CHECKPOINTS = Entry(
     "restart.waits_for_two_checkpoints",
-    "what the job sends since waits for a base (`flowcheck base FILE --then LATER{this_run!o}`): "
-    "{reason}",
+    "what the job sends since waits for a base: {reason}",
+    remedy="Give two checkpoints that the trainer writes from now on: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 REPLICA_KEPT = Entry(
     "restart.replica_kept", "{what}; the replica's step {step} is kept as {folder}"
@@ -87,13 +88,14 @@ WEIGHTS_OF_NO_STEP = Entry(
 LOG_BEGUN_ANEW = Entry(
     "base.log_begun_anew",
     "the gradient log was full after {steps} steps and no base was given: they are given up, and "
-    "it goes on from here; between two checkpoints of the trainer it must hold all steps: make "
-    "[gradient_log] larger",
+    "it goes on from here",
+    remedy="Make `[gradient_log]` larger: between two checkpoints of the trainer it must hold "
+    "all steps.",
 )
 LOG_FULL = Entry(
     "base.log_full",
     "the gradient log is full after {steps} steps: later ones are not kept, and the replica will "
-    "stop behind those; make [gradient_log] larger",
+    "stop behind those",
     cause="No base came in time.",
     remedy="Give a base soon; a larger `[gradient_log]` for the next time.",
     section="loss",

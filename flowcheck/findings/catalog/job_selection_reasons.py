@@ -47,7 +47,7 @@ WEIGHTS_OF_ANOTHER = Entry(
 
 NO_READING_YET = Entry(
     "following.no_reading_yet",
-    "the stream does not tell a training job yet",
+    "the collectives seen so far do not show which training job this is",
     cause="Start-up and a whole iteration have not passed.",
     remedy="Wait one iteration. If training ran before FlowCheck: "
     "[coming late](../../stages/README.md).",
@@ -113,8 +113,9 @@ NO_JOB_LEARNED = Entry("following.no_job_learned", "no job was learned: {reasons
 
 JOINED = Entry(
     "following.joined",
-    "the job was joined midstream: its steps are logged from now on, and wait for a base: with "
-    "two checkpoints it writes from here on, `flowcheck base FILE --then LATER{this_run!o}`",
+    "the job was joined midstream: its steps are logged from now on, and wait for a base",
+    remedy="Give two checkpoints that the trainer writes from here on: `flowcheck base FILE --then "
+    "LATER{this_run!o}`.",
 )
 FURTHER_JOBS = Entry(
     "following.further_jobs",

@@ -27,9 +27,7 @@ FRAMES_OF_COUNTER = Entry("loss.frames_of_counter", "{counter} {frames:,}")
 FLOW_TABLE_FULL = Entry(
     "loss.flow_table_full",
     "the table of {flows:,} flows is full: {packets:,} packets of queue pairs that came later "
-    "found no record and are not followed, so a job that begins now is not learned; see who else "
-    "sends through the mirrored ports, then `flowcheck down{this_run!o}` and `flowcheck up "
-    "JOB.toml{this_run!o}` begin an empty table",
+    "found no record and are not followed, so a job that begins now is not learned",
     cause="An event, in `status`, and `flow_table_full_packets` of the parser: jobs that restart "
     "often, or somebody who makes up queue pairs, took every record. Flows that have one go on; a "
     "new connection's steps cannot be rebuilt.",
@@ -58,8 +56,9 @@ COPY_DIFFERED_LATE = Entry(
 STAGING_OVERRUN = Entry(
     "loss.staging_overrun",
     "staging ran full before the job was learned: {packets:,} packets found no room in {bytes:,} "
-    "bytes and were dropped, none of them by the mirror: raise [staging] size_bytes (of each ring) "
-    "in the job file",
+    "bytes and were dropped, none of them by the mirror",
+    remedy="Raise `[staging] size_bytes` (of each ring) in the job file; `flowcheck plan JOB.toml` "
+    "names the size.",
 )
 
 # Why a step is lost.
@@ -182,8 +181,8 @@ NOT_GATHERED = Entry(
 
 STEP_SHORT = Entry(
     "loss.step_short",
-    "step {step}: {bytes:,} bytes of it never came, and units that miss some keep those of the "
-    "step before: {reason}",
+    "step {step}: {bytes:,} bytes of it never came, and units with missing bytes keep their "
+    "parameters of the step before: {reason}",
 )
 STEP_GIVEN_UP_AT_END = Entry(
     "loss.step_given_up_at_end",
@@ -194,8 +193,7 @@ STEP_GIVEN_UP_AT_END = Entry(
 STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",
     "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
-    "kept as soon as a whole one is seen again, and wait for a base (`flowcheck base "
-    "FILE{this_run!o}`)",
+    "kept as soon as a whole one is seen again, and wait for a base",
     cause="A part of a step did not come, of a job that was joined midstream.",
     remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
     "checkpoints.",

@@ -36,13 +36,13 @@ USE_BY_NAME = Entry(
 )
 BIND_DEVICE = Entry(
     "doctor.bind_device",
-    "to capture through it: {command} (the kernel loses the interface), or use it by interface "
+    "to capture through it: `{command}` (the kernel loses the interface), or use it by interface "
     "name",
 )
 BIND_DEVICE_UP = Entry(
     "doctor.bind_device_up",
-    "if nothing but the mirror uses {interface}: capture by that name, or ip link set {interface} "
-    "down and {command} (the kernel loses it)",
+    "if nothing but the mirror uses {interface}: capture by that name, or `ip link set {interface} "
+    "down` and `{command}` (the kernel loses it)",
 )
 ALL_NICS_NEEDED = Entry("doctor.all_nics_needed", "this machine needs every one it has")
 ANOTHER_PORT = Entry(
@@ -63,16 +63,16 @@ SWITCH_IOMMU_ON = Entry(
 # Memory.
 HUGE_PAGES = Entry("doctor.huge_pages", "{pages} pages of 2 MiB, {free} free, {needed} needed")
 RESERVE_HUGE_PAGES = Entry(
-    "doctor.reserve_huge_pages", "correct but slower without: scripts/hugepages reserve {pages}"
+    "doctor.reserve_huge_pages", "correct but slower without: `scripts/hugepages reserve {pages}`"
 )
 HUGETLBFS_MOUNTED = Entry("doctor.hugetlbfs_mounted", "mounted at {folders}")
 HUGETLBFS_NOT_MOUNTED = Entry("doctor.hugetlbfs_not_mounted", "not mounted: rings go to /dev/shm")
-MOUNT_HUGETLBFS = Entry("doctor.mount_hugetlbfs", "scripts/hugepages reserve N mounts it")
+MOUNT_HUGETLBFS = Entry("doctor.mount_hugetlbfs", "`scripts/hugepages reserve N` mounts it")
 SHM_PAGES_LARGE = Entry("doctor.shm_pages_large", "2 MiB as the kernel finds them")
 SHM_PAGES_BESIDE_HUGETLBFS = Entry("doctor.shm_pages_beside_hugetlbfs", "4 KiB; hugetlbfs has room")
 SHM_PAGES_SMALL = Entry("doctor.shm_pages_small", "4 KiB")
 ENLARGE_SHM_PAGES = Entry(
-    "doctor.enlarge_shm_pages", "replica, gradients and rings are slower with them: {command}"
+    "doctor.enlarge_shm_pages", "replica, gradients and rings are slower with them: `{command}`"
 )
 SHM_UNUSABLE = Entry("doctor.shm_unusable", "not usable: {error}")
 MOUNT_TMPFS = Entry("doctor.mount_tmpfs", "mount a tmpfs there")
@@ -80,7 +80,7 @@ SHM_ROOM = Entry(
     "doctor.shm_room",
     "{free_mib} MiB free, {needed_mib} MiB needed where huge pages are missing",
 )
-ENLARGE_SHM = Entry("doctor.enlarge_shm", "mount -o remount,size=N /dev/shm, or huge pages")
+ENLARGE_SHM = Entry("doctor.enlarge_shm", "`mount -o remount,size=N /dev/shm`, or huge pages")
 MEMORY_ROOM = Entry("doctor.memory_room", "{available_mib} MiB available, {needed_mib} MiB needed")
 NEED_LESS_MEMORY = Entry(
     "doctor.need_less_memory", "a smaller ring or staging, or a machine with more"
@@ -105,8 +105,8 @@ MAY_NOT_RUN_FIRST = Entry(
 )
 ALLOW_REAL_TIME = Entry(
     "doctor.allow_real_time",
-    "run as root, with CAP_SYS_NICE or with LimitRTPRIO=1 (ulimit -r 1); or give it a core of its "
-    "own and source.idle_us = 0",
+    "run as root, with CAP_SYS_NICE or with LimitRTPRIO=1 (`ulimit -r 1`); or give it a core of "
+    "its own and source.idle_us = 0",
 )
 
 # The run directory.

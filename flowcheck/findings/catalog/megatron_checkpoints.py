@@ -79,8 +79,8 @@ STATE_NOT_KEPT = Entry(
 )
 OTHER_MASTERS = Entry(
     "megatron.other_masters",
-    "{file}: {masters} are not those of the replica: [optimizer] master_dtype = "
-    '"float32" states that the run steps copies of its parameters',
+    '{file}: {masters} differ from the replica\'s: [optimizer] master_dtype = "float32" states '
+    "that the run steps copies of its parameters",
     cause="The run keeps copies of its parameters in float32, and the job file does not say so, "
     "or the other way round.",
     remedy="Correct `[optimizer] master_dtype`.",

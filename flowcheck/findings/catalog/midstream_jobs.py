@@ -25,15 +25,15 @@ AS_STATED = Entry(
 PLACE_BY_TAGS = Entry(
     "late_join.place_by_tags",
     "the place of the mirrored ranks in the ring: sizes fit other places too, clear-to-send "
-    "messages told this one",
+    "messages show this one",
 )
 TURNS_BY_TIMES = Entry(
     "late_join.turns_by_times",
-    "the order of a connection's queue pairs: the times when their messages began told it",
+    "the order of a connection's queue pairs is taken from the times when their messages began",
 )
 BEGIN_BY_PAUSES = Entry(
     "late_join.begin_by_pauses",
-    "where an iteration begins: sizes fit {places} places, the trainer's pauses tell one",
+    "where an iteration begins is taken from the pauses of the trainer: sizes fit {places} places",
 )
 BEGIN_BETWEEN_OTHERS = Entry(
     "late_join.begin_between_others",

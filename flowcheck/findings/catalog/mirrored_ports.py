@@ -7,8 +7,7 @@ from flowcheck.findings.finding import Entry
 # How rings pass through the nodes.
 ORDER_BY_RANK = Entry(
     "ports.order_by_rank",
-    "order: rings pass through the nodes in the order of their ranks; to state the real order, "
-    "give --nccl-log, which is what rank 0 printed with NCCL_DEBUG=INFO",
+    "order: rings pass through the nodes in the order of their ranks",
     remedy="Run rank 0 with `NCCL_DEBUG=INFO` and give what it printed: `--nccl-log FILE`.",
 )
 ORDER_AS_LOGGED_GROUP = Entry(
@@ -31,8 +30,7 @@ ORDER_INDIFFERENT = Entry(
 NICS_IN_TURN = Entry(
     "ports.nics_in_turn",
     "NICs: a ring enters and leaves a node by the same NIC, and channels use the NICs in turn "
-    "(NCCL_CROSS_NIC=0); to state the real ones, give --graph, the NCCL_GRAPH_DUMP_FILE of the "
-    "data-parallel group",
+    "(NCCL_CROSS_NIC=0)",
     remedy="Run the data-parallel group with `NCCL_GRAPH_DUMP_FILE` and give it: `--graph FILE`.",
 )
 NICS_AS_DUMPED_NODE = Entry(
@@ -41,14 +39,14 @@ NICS_AS_DUMPED_NODE = Entry(
 )
 GPUS_BY_NUMBER = Entry(
     "ports.gpus_by_number",
-    "GPUs use NICs in the order of their numbers; to state the real ones, set gpus of each "
-    "[[cable]], or give --graph with NCCL's topology dump",
+    "GPUs use NICs in the order of their numbers",
     remedy="Set `gpus` of each `[[cable]]`, or give `--graph` with NCCL's topology dump.",
 )
 GPU_AGAINST_DUMP = Entry(
     "ports.gpu_against_dump",
     "gpus: GPU {gpu} uses NIC {stated}, as the file states, but in NCCL's topology dump NIC "
-    "{nearest} is the nearest: check gpus in the file, or leave it out",
+    "{nearest} is the nearest",
+    remedy="Check `gpus` in the file, or leave it out.",
 )
 
 # Notes.

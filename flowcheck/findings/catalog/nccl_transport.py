@@ -22,7 +22,7 @@ NOT_NCCL = Entry(
 )
 
 CLEAR_TO_SEND_LAYOUT = Entry(
-    "transport.clear_to_send_layout", "clear-to-send entries are those of NCCL {releases}"
+    "transport.clear_to_send_layout", "clear-to-send entries have the layout of NCCL {releases}"
 )
 LITTLE_ENDIAN_SIZES = Entry(
     "transport.little_endian_sizes",
@@ -72,8 +72,8 @@ STATE_RELEASE = (
 )
 LL128_ORDER_OPEN = Entry(
     "transport.ll128_order_open",
-    "the order of data in LL128's lines is unknown: the release is from before NCCL "
-    "2.12, before 2.10 the order was another one, and nothing seen tells which it is",
+    "the order of data in LL128's lines is unknown: the release is from before NCCL 2.12, NCCL "
+    "2.10 changed the order, and nothing seen shows which of the two it is",
     remedy=STATE_RELEASE,
 )
 LL128_ORDER_OPEN_MIDSTREAM = Entry(
@@ -94,9 +94,8 @@ LL128_LINEAR_STATED = Entry(
 )
 LL128_ORDER_ASSUMED = Entry(
     "transport.ll128_order_assumed",
-    "LL128's lines hold data as since NCCL 2.10: no clear-to-send message was mirrored that would "
-    'tell the release, and nothing else seen tells it; state NCCL\'s release, nccl = "2.9" or '
-    '"2.10", in the job file',
+    "LL128's lines hold data as since NCCL 2.10: no clear-to-send message was mirrored that "
+    "would show the release, and nothing else seen shows it",
     remedy=STATE_RELEASE,
 )
 
@@ -125,14 +124,14 @@ TREES_MIRRORED = Entry(
 
 NO_RINGS = Entry(
     "nccl_log.no_rings",
-    "NCCL's log tells no ring: rank 0 prints them (lines such as \"NCCL INFO Channel 00/02 : 0 1 2 "
-    '3"), where NCCL_DEBUG=INFO is set and NCCL_DEBUG_SUBSYS does not leave INIT out',
+    "NCCL's log shows no ring: rank 0 prints them (lines such as \"NCCL INFO Channel 00/02 : 0 1 "
+    '2 3"), where NCCL_DEBUG=INFO is set and NCCL_DEBUG_SUBSYS does not leave INIT out',
     remedy="Give the log of rank 0, of a run with `NCCL_DEBUG=INFO` and INIT in "
     "`NCCL_DEBUG_SUBSYS`.",
 )
 ANOTHER_JOB = Entry(
     "nccl_log.another_job",
-    "NCCL's log tells rings of {logged} ranks, and those seen have {seen}: FlowCheck does not use "
-    "it, as the log of another job; name this one's",
+    "NCCL's log has rings of {logged} ranks, and those seen have {seen}: it is of another job, "
+    "and FlowCheck does not use it",
     remedy="Name this job's own log: `nccl_log` in the job file, or `analyze --nccl-log`.",
 )

@@ -6,8 +6,7 @@ from flowcheck.findings.finding import Entry
 
 ENCRYPTED = Entry(
     "frames.encrypted",
-    "{frames:,} frames are encrypted (MACsec, IPsec ESP or PSP), and FlowCheck cannot read them: "
-    "mirror a port where they are in clear",
+    "{frames:,} frames are encrypted (MACsec, IPsec ESP or PSP), and FlowCheck cannot read them",
     remedy="Mirror a port where the frames are not encrypted.",
 )
 TCP_SO_FAR = Entry(
@@ -46,6 +45,6 @@ OTHER_ROCE = Entry(
 OTHER_UDP = Entry("frames.other_udp", "{frames:,} frames are UDP to other ports than RoCE's 4791")
 FRAGMENTS = Entry(
     "frames.fragments",
-    "{frames:,} frames are fragments of IP packets: raise the MTU on their way",
+    "{frames:,} frames are fragments of IP packets, which FlowCheck cannot read",
     remedy="Raise the MTU of every link between the NICs.",
 )

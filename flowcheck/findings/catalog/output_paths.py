@@ -6,7 +6,7 @@ from flowcheck.findings.finding import Entry
 
 EXISTS = Entry(
     "output.exists",
-    "is there already",
+    "already exists",
     remedy="Name another output, or replace this one with `--force`.",
 )
 NO_NAME = Entry(

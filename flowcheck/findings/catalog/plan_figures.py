@@ -7,28 +7,35 @@ from flowcheck.findings.finding import Entry
 
 REVERSE_ORDER = Entry(
     "plan.reverse_order_of_gradients",
-    "gradients become ready in the reverse of the registration order: give --loss, a function "
-    "whose backward pass shows the real order",
+    "gradients become ready in the reverse of the registration order",
+    remedy="Give `--loss`, a function whose backward pass shows the real order.",
 )
 ONE_RANK_BEHIND_PORT = Entry(
     "plan.one_rank_behind_port", "one rank behind the port, which carries all of its channels"
 )
 PROTOCOL_BY_SIZE = Entry(
     "plan.protocol_by_size",
-    "LL below {bytes:,} bytes and Simple from there on: NCCL's cost model decides; give --protocol "
-    "where NCCL_PROTO is set",
+    "LL below {bytes:,} bytes and Simple from there on: NCCL's cost model decides",
+    remedy="Give `--protocol` where `NCCL_PROTO` is set.",
 )
 ONE_CHANNEL = Entry(
     "plan.one_channel",
-    "1 channel: NCCL_DEBUG=INFO prints the real number; give it with --channels",
+    "1 channel",
+    remedy="`NCCL_DEBUG=INFO` prints the real number: give it with `--channels`.",
 )
-NEWEST_NCCL = Entry("plan.newest_nccl", "NCCL 2.29 or newer: give the release with --nccl")
+NEWEST_NCCL = Entry(
+    "plan.newest_nccl", "NCCL 2.29 or newer", remedy="Give the release with `--nccl`."
+)
 DEFAULT_OPTIMIZER = Entry(
-    "plan.default_optimizer", "{optimizer}: give the trainer's with --optimizer"
+    "plan.default_optimizer",
+    "{optimizer}, as no optimizer is given",
+    remedy="Give the trainer's with `--optimizer`.",
 )
 STAGING_TOO_SMALL = Entry(
     "plan.staging_too_small",
-    "set [staging] size_bytes = {needed} in the job file: the default is {default}",
+    "the default of [staging] size_bytes, {default}, is too small for this job",
+    remedy="Set `[staging] size_bytes = {needed}` in the job file.",
+    also=("needed",),
 )
 
 # The first collective of the captures that is not as planned.
@@ -50,7 +57,10 @@ OTHER_RANKS = Entry("plan.other_ranks", "its ring has {ranks} ranks, not {planne
 OTHER_PROTOCOL = Entry("plan.other_protocol", "it is in {protocol}, not in {planned}")
 OTHER_SIZE = Entry("plan.other_size", "another size")
 OTHER_CHANNELS = Entry("plan.other_channels", "it is on {channels} channels, not on {planned}")
-OTHER_NUMBERS = Entry("plan.other_numbers", "it says {number} at place {place}, not {planned}")
+OTHER_NUMBERS = Entry(
+    "plan.other_numbers",
+    "the integer at index {place} of its data is {number}, and {planned} was planned",
+)
 TOO_MUCH_BETWEEN = Entry("plan.too_much_between", "too much comes before the next planned one")
 
 # Collectives that are in no plan.
@@ -90,8 +100,9 @@ GRADIENTS_BEFORE_BASE = Entry(
 STAGING_BELOW_ITERATION = Entry(
     "memory.staging_below_iteration",
     "staging.size_bytes = {stated:,} is less than start-up and one iteration of this model "
-    "({needed:,} bytes): no job can be learned in it; `flowcheck plan {model!q} --world N` prints "
-    "the size it needs",
+    "({needed:,} bytes): no job can be learned in it",
+    remedy="`flowcheck plan {model!q} --world N` prints the size it needs.",
+    also=("model",),
 )
 GRADIENTS_OF_APPLIED_STEPS = Entry(
     "memory.gradients_of_applied_steps", "two logs of {steps:,} steps (gradient_log.taken_steps)"

@@ -6,19 +6,20 @@ from flowcheck.findings.finding import Entry
 
 RAN_AS_ROOT = Entry(
     "privilege.ran_as_root",
-    "this runs with root's rights, for {reason}; code of the user's (factories, schedules) is not "
-    "run so",
+    "this command keeps root's rights ({reason}), so it runs none of the user's code (optimizer "
+    "factories, schedules)",
     remedy='Give that user access to what is named, or state `user = "NAME"` in `[services]` of '
     'the job file; `user = "root"` there runs all as root.',
 )
 ROOT_STATED = Entry(
     "privilege.root_stated",
-    'everything runs as root, code of the user\'s as well: [services] user = "root"',
+    "everything runs as root, the user's code (optimizer factories, schedules) too: [services] "
+    'user = "root"',
 )
 USER_CODE_REFUSED = Entry(
     "privilege.user_code_refused",
-    "FlowCheck never runs code of the user's with root's rights, and this command kept them: "
-    "{reason}",
+    "FlowCheck never runs the user's code (optimizer factories, schedules) as root, and this "
+    "command kept root's rights: {reason}",
 )
 USER_REFUSED = Entry("privilege.user_refused", "this chain cannot run as that user: {reason}")
 OWNER_REFUSED = Entry(
@@ -74,5 +75,5 @@ NO_SUCH_USER = Entry(
     "there is no such user: scripts/node/install-node makes flowcheck, and useradd --system "
     'another one; "root" keeps all rights',
     cause="The user that `[services] user` names is not on this machine.",
-    remedy="Make it as the sentence says, or name another one.",
+    remedy="Make the user, or name one that exists (`getent passwd`).",
 )

@@ -26,8 +26,8 @@ FOLDER_EXPECTED = Entry(
 )
 NAME_TAKEN = Entry(
     "command.name_taken",
-    "{path} is there already",
-    cause="Something of that name is there already, and would be overwritten.",
+    "{path} already exists",
+    cause="The command would overwrite it.",
     remedy="Name another path, or move away what is there (`ls -ld {path!q}`).",
 )
 FOLDER_MISSING = Entry(

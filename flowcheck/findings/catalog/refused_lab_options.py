@@ -51,7 +51,7 @@ CLUSTER_NAME = Entry(
     "lab_option.cluster_name",
     "must be 1 to 12 lower case letters and digits, a letter first",
     cause="The names of network interfaces are made from it, and Linux allows 15 characters.",
-    remedy="Give such a name, or leave the option out.",
+    remedy="Correct the name, or leave the option out.",
 )
 RING_HOSTS = Entry(
     "lab_option.ring_hosts",

@@ -9,7 +9,7 @@ ONE_OF = Entry(
     "layout.one_of",
     "not a known value",
     also=("choices",),
-    remedy="State one of {choices}.",
+    remedy="State one of: {choices}.",
 )
 AT_MOST = Entry(
     "layout.at_most",
@@ -203,7 +203,7 @@ GROUP_UNEVEN = Entry(
 )
 LOGS_FOR_GROUPS = Entry(
     "layout.logs_for_groups",
-    "the number of logs is neither one nor that of the {groups} groups",
+    "the number of logs must be one, or one for each of the {groups} groups",
     remedy="Give one log for all {groups} groups, or one for each.",
 )
 LOG_OF_OTHER_RANKS = Entry(

@@ -66,7 +66,7 @@ MONITOR_WITH_ERSPAN = Entry(
 SESSION_NAME = Entry(
     "mirror_session.session_name",
     "must be a letter, then letters, digits, _ and -, at most 16",
-    remedy="Give such a name, or leave the option out.",
+    remedy="Correct the name, or leave the option out.",
 )
 SESSION_NUMBER = Entry(
     "mirror_session.session_number",

@@ -35,7 +35,7 @@ MEMORY_SIZE = Entry(
 STEP_OR_LATEST = Entry(
     "option.step_or_latest",
     "must be the number of a step, or latest",
-    remedy="Give such a number, or leave the option out: the default is latest.",
+    remedy="Give a step's number, or leave the option out: the default is latest.",
 )
 KILL_CONTRADICTS = Entry(
     "option.kill_contradicts",

@@ -14,7 +14,7 @@ NOT_WITH_OPTION = Entry(
 )
 TEMPLATE_OR_FORMAT = Entry(
     "restore.template_or_format",
-    "the form of what is to be written is missing",
+    "neither --template nor --format was given",
     also=("formats",),
     remedy="Give `--template FILE`, a checkpoint the trainer wrote in this job, or `--format "
     "NAME`, one of {formats}.",

@@ -128,7 +128,7 @@ EMPTY_SOURCES = Entry(
 LOGS_BESIDE_SOURCES = Entry(
     "setting.logs_beside_sources",
     "[[source]] and [gradients] are both stated: a replica is stepped from one of them",
-    remedy="Leave one of them out.",
+    remedy="Keep one of them and remove the other.",
 )
 NO_LOGS = Entry(
     "setting.no_logs",
@@ -153,8 +153,9 @@ ONE_SOURCE_KIND = Entry(
 )
 SEVERAL_SOURCE_KINDS = Entry(
     "setting.several_source_kinds",
-    "one [[source]] is one of pci, vdev, interface and file",
-    remedy="Leave one of them, and give each other port or file a `[[source]]` of its own.",
+    "{kinds} are stated together; a [[source]] takes one of pci, vdev, interface and file",
+    remedy="Keep one of them in this `[[source]]`, and give every other port or file a "
+    "`[[source]]` of its own.",
 )
 USER_NAME = Entry(
     "setting.user_name",

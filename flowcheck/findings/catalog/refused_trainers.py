@@ -10,7 +10,7 @@ from flowcheck.findings.finding import Entry
 BUCKET_TWIN = Entry(
     "trainer.bucket_twin",
     "every iteration has an all-reduce beside the gradients that is as large as one of the "
-    "buckets: nothing on the wire tells which is the gradient; give it another size",
+    "buckets: nothing on the wire tells which is the gradient",
     remedy="Reduce the other tensor in another size: pad it, or send it in two parts.",
 )
 FROZEN_OPEN = Entry(
@@ -23,35 +23,34 @@ FROZEN_OPEN = Entry(
 )
 UNKNOWN_HOOK_TYPE = Entry(
     "trainer.unknown_hook_type",
-    "gradients are reduced in {gradient_bytes} bytes an element, the weights have {weight_bytes}: "
-    "a communication hook sends another type than fp16_compress_hook and bf16_compress_hook do; "
-    "train without it",
+    "gradients are reduced in {gradient_bytes} bytes an element, the weights have "
+    "{weight_bytes}: a communication hook sends another type than fp16_compress_hook and "
+    "bf16_compress_hook do",
     remedy="Train without the communication hook.",
 )
 SEVERAL_DTYPES = Entry(
     "trainer.several_dtypes",
     "parameters of several dtypes: buckets are reduced in {sizes} bytes an element, and sizes do "
-    "not tell here which parameters have which; convert the model to one dtype",
+    "not tell here which parameters have which",
     remedy="Convert the model to one dtype.",
 )
 SEVERAL_DTYPES_BROADCAST = Entry(
     "trainer.several_dtypes_broadcast",
-    "parameters of several dtypes: iteration 0 reduced buckets of {sizes} bytes, and the start-up "
-    "broadcast the weights in parts of these sizes, one for each dtype; sizes do not tell here "
-    f"which parameters have which: state the model, {STATE_MODEL}",
+    "parameters of several dtypes: iteration 0 reduced buckets of {sizes} bytes, and the "
+    "start-up broadcast the weights in parts of these sizes, one for each dtype; sizes do not "
+    "tell here which parameters have which",
     remedy=f"State the model: {STATE_MODEL}.",
 )
 WEIGHTS_IN_PARTS = Entry(
     "trainer.weights_in_parts",
     "weights were broadcast in several parts, as weights of several dtypes are, and which "
-    f"parameters have which dtype is unknown: state the model, {STATE_MODEL}",
+    "parameters have which dtype is unknown",
     remedy=f"State the model: {STATE_MODEL}.",
 )
 GRADIENT_TYPE_OPEN = Entry(
     "trainer.gradient_type_open",
     "every iteration reduces as many elements in {one} bytes each as in {other}: nothing on the "
-    "wire tells which are the gradients (fp16_compress_hook makes them smaller); leave the others "
-    "out",
+    "wire tells which are the gradients (fp16_compress_hook makes them smaller)",
     remedy="Leave out the all-reduces that repeat the buckets in another type.",
 )
 COMPRESSION_OPEN = Entry(
@@ -66,22 +65,20 @@ OTHER_HOOK = Entry(
     "trainer.other_hook",
     "no size of an element makes the buckets that were planned ({elements} elements) as large as "
     "the all-reduces seen: a communication hook (PowerSGD, for one) sends something else than "
-    "gradients; train without it",
+    "gradients",
     remedy="Train without the communication hook.",
 )
 OTHER_HOOK_OR_SCALARS = Entry(
     "trainer.other_hook_or_scalars",
-    "the start-up does not tell the places of parameters of one element, and no places were found "
-    "that give every bucket that was planned the size it has on the wire: state the model, "
-    f"{STATE_MODEL}; or a communication hook (PowerSGD, for one) sends something else than "
-    "gradients: train without it",
+    "the start-up does not show the places of parameters of one element, and no places were "
+    "found that give every planned bucket the size it has on the wire; or a communication hook "
+    "(PowerSGD, for one) sends something else than gradients",
     remedy=f"State the model ({STATE_MODEL}), or train without the communication hook.",
 )
 LOW_RANK = Entry(
     "trainer.low_rank",
-    "all-reduces of {one_bytes:,} and {other_bytes:,} bytes follow each other, as PowerSGD of rank "
-    "{rank} makes them of these parameters: the gradients themselves are not on the wire; train "
-    "without the hook",
+    "all-reduces of {one_bytes:,} and {other_bytes:,} bytes follow each other, as PowerSGD of "
+    "rank {rank} makes them of these parameters: the gradients themselves are not on the wire",
     remedy="Train without the PowerSGD communication hook.",
 )
 AVERAGED = Entry(
@@ -95,14 +92,14 @@ REDUCED_ONE_BY_ONE = Entry(
     "trainer.reduced_one_by_one",
     "every parameter's gradient was reduced by itself, {all_reduces} all-reduces of the sizes of "
     "{parameters} parameters, and no bucket plan was sent: DDP's Python reducer does so "
-    "(torch.compile with optimize_ddp='python_reducer'); leave optimize_ddp as it is",
+    "(torch.compile with optimize_ddp='python_reducer')",
     remedy="Leave torch.compile's optimize_ddp at its default.",
 )
 DELAYED = Entry(
     "trainer.delayed",
     "{bytes:,} bytes were broadcast just before DDP began, and every iteration reduces as many "
-    "beside the gradients: delay_all_reduce_named_params, whose parameters DDP's start-up does not "
-    "tell; leave it out",
+    "beside the gradients: delay_all_reduce_named_params, whose parameters DDP's start-up does "
+    "not show",
     remedy="Leave out DDP's option delay_all_reduce_named_params.",
 )
 TWO_MODELS = Entry(
@@ -129,12 +126,14 @@ STATIC_GRAPH = Entry(
     "{advice}",
     remedy="Leave out static_graph, or state the model where its parameters are of several dtypes.",
 )
-LEAVE_STATIC_GRAPH = Entry("trainer.leave_static_graph", "leave static_graph out")
+LEAVE_STATIC_GRAPH = Entry(
+    "trainer.leave_static_graph", "without them the order of the buckets is unknown"
+)
 SKIPPED_UNUSED = Entry(
     "trainer.skipped_unused",
     "some iterations ended with the map of used parameters and had not reduced all buckets: "
     "skip_all_reduce_unused_params=True beside find_unused_parameters=True, which leaves buckets "
-    "out; leave it out",
+    "out",
     remedy="Leave out DDP's option skip_all_reduce_unused_params.",
 )
 UNUSED_OPEN = Entry(
@@ -148,12 +147,11 @@ UNUSED_OPEN = Entry(
 UNUSED_CUTS_OPEN = Entry(
     "trainer.unused_cuts_open",
     "find_unused_parameters=True: no bucket plan is sent, and the sizes on the wire allow {ways} "
-    "ways to part {parameters} parameters into the buckets seen, none of which is told "
-    "apart by DDP's usual bucket_cap_mb or by what the buckets hold; leave the option or "
-    "bucket_cap_mb out",
+    "ways to part {parameters} parameters into the buckets seen, none of which is told apart by "
+    "DDP's usual bucket_cap_mb or by what the buckets hold",
     remedy="Leave out `find_unused_parameters`, or `bucket_cap_mb`.",
 )
-LEAVE_OPTION = Entry("trainer.leave_option", "leave the option out")
+LEAVE_OPTION = Entry("trainer.leave_option", "the order of the buckets is unknown")
 
 # All-reduces by trees.
 
@@ -168,7 +166,7 @@ TREE_PASSES = Entry(
     "trainer.tree_passes",
     "{times} times {bytes:,} bytes, a whole bucket, were passed on in one piece, where a ring "
     "sends it in chunks: all-reduces by trees (NCCL_ALGO=Tree, or NCCL's own choice for few "
-    "bytes), whose sums come down elsewhere; mirror both directions of a rank's port",
+    "bytes), whose sums come down elsewhere",
     remedy="Mirror both directions of the rank's port, or set `NCCL_ALGO=Ring`.",
 )
 TREES_BESIDE = Entry(

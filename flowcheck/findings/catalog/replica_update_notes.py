@@ -29,13 +29,13 @@ STATED_TYPE_SIZE = Entry(
 )
 TYPE_OPEN = Entry(
     "replica.type_open",
-    "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell",
+    "elements of 2 bytes may be bfloat16 or float16, and the frames do not show which",
     remedy='State in `[model]`: `dtype = "bfloat16"` (or "float16").',
 )
 TYPES_OPEN = Entry(
     "replica.types_open",
-    "parameters of several dtypes, of {sizes} bytes an element: those of 2 may be "
-    "bfloat16 or float16 and the wire does not tell",
+    "parameters of several dtypes, of {sizes} bytes an element: the 2-byte ones may be bfloat16 "
+    "or float16, and the frames do not show which",
     also=("dtypes",),
     remedy='State in `[model]`: `dtypes = {dtypes}` (or "float16").',
 )

@@ -100,8 +100,7 @@ FILE_GONE = Entry(
 )
 REQUEST_WITHDRAWN = Entry(
     "lifecycle.request_withdrawn",
-    "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn (see "
-    "`flowcheck status{this_run!o}`)",
+    "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn",
     cause="The updater is busy, stopped, or waits for a step.",
     remedy="`flowcheck status{this_run!o}` shows the updater; run the command again when it moves.",
 )

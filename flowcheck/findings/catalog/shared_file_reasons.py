@@ -24,28 +24,27 @@ TRUSTED_USERS_TOO_MANY = Entry(
 FILE_OF_ANOTHER_USER = Entry(
     "shared_memory.file_of_another_user",
     "{path} belongs to uid {owner_uid}, and this process runs as uid {own_uid}: files of other "
-    "users are not used; run it as that user, or remove the file",
+    "users are not used",
     cause=OF_OTHERS,
     remedy="Run the command as the chain's user or as root (`ls -ln` shows the owner).",
 )
 FOLDER_OF_ANOTHER_USER = Entry(
     "shared_memory.folder_of_another_user",
-    "the folder {path} belongs to uid {owner_uid}, and this process runs as uid {own_uid}: folders "
-    "of other users are not used; run it as that user, or remove the folder",
+    "the folder {path} belongs to uid {owner_uid}, and this process runs as uid {own_uid}: "
+    "folders of other users are not used",
     cause=OF_OTHERS,
     remedy="Run the command as the chain's user or as root (`ls -ldn` shows the owner).",
 )
 FILE_WRITABLE_BY_OTHERS = Entry(
     "shared_memory.file_writable_by_others",
-    "{path} may be written to by others (mode {mode:04o}), so its content is not trusted; run "
-    "chmod go-w on it, or remove it",
+    "{path} may be written to by others (mode {mode:04o}), so its content is not trusted",
     cause=OF_OTHERS,
     remedy="`flowcheck down{this_run!o}` removes the file; start the chain again.",
 )
 FOLDER_WRITABLE_BY_OTHERS = Entry(
     "shared_memory.folder_writable_by_others",
     "the folder {path} may be written to by others (mode {mode:04o}), so its content is not "
-    "trusted; run chmod go-w on it, or remove it",
+    "trusted",
     cause=OF_OTHERS,
     remedy="Run `chmod go-w` on the folder, then the command again.",
 )
@@ -117,8 +116,7 @@ NOT_A_SHARD = Entry(
 )
 OTHER_LAYOUT_VERSION = Entry(
     "shared_memory.other_layout_version",
-    "{path} has layout version {version}, this program reads {own}: stop all services and start "
-    "them from one installation",
+    "{path} has layout version {version}, this program reads {own}",
 )
 SIZES_CONTRADICT = Entry(
     "shared_memory.sizes_contradict",

@@ -17,11 +17,10 @@ NO_INTERFACE = Entry(
 )
 NO_DEVICE = Entry(
     "capture_port.no_device",
-    "this machine has no such PCI device; its network devices are {there} (flowcheck doctor tells "
-    "which of them can capture)",
+    "this machine has no such PCI device; its network devices are {there}",
     section="arrival",
     cause="The address in `[[source]]` is of another machine, or misspelt.",
-    remedy="State one of those in the sentence.",
+    remedy="State the address of one of them; `flowcheck doctor` shows which can capture.",
 )
 NO_PACKET_SOCKETS = Entry(
     "capture_port.no_packet_sockets",
@@ -99,9 +98,11 @@ RUN_NOT_KEPT = Entry(
 )
 OPTIMIZER_ASSUMED = Entry(
     "replay.optimizer_assumed",
-    "optimizer {name}: it never crosses the wire; state it with --optimizer",
+    "optimizer {name}: it never crosses the wire",
+    remedy="State the trainer's with `--optimizer`.",
 )
 LEARNING_RATE_ASSUMED = Entry(
     "replay.learning_rate_assumed",
-    "learning rate {rate}: it never crosses the wire; state it with --lr",
+    "learning rate {rate}: it never crosses the wire",
+    remedy="State the trainer's with `--lr`.",
 )

@@ -147,7 +147,8 @@ FLOWS_IN_USE = Entry(
 )
 CONTROLLED_BRIDGE = Entry(
     "switch.controlled_bridge",
-    "a controller manages {bridge} and may change or remove mirrors: check again later",
+    "a controller manages {bridge} and may change or remove mirrors",
+    remedy="Check the mirror again later.",
 )
 TRAFFIC_UNCHECKED = Entry(
     "switch.traffic_unchecked",
@@ -185,7 +186,8 @@ MONITOR_FILTERED = Entry(
 MONITOR_CARRIES_FRAMES = Entry(
     "switch.monitor_carries_frames",
     "{device} received {received} and sent {sent} frames in {seconds:g} s, and no mirror of "
-    "FlowCheck's was there: check what else uses it",
+    "FlowCheck's was there",
+    remedy="Check what else uses {device}.",
 )
 
 # SONiC.
@@ -242,7 +244,8 @@ SONIC_SESSION_CHANGED = Entry(
 PORT_NAME_BEGINS_ALIKE = Entry(
     "switch.port_name_begins_alike",
     "{port} is how {other} of session {session} begins: older releases compare port names so and "
-    "would refuse; then put both into one session",
+    "would refuse",
+    remedy="If this switch refuses, put both ports into one session.",
 )
 
 # Templates of the package.

@@ -20,7 +20,7 @@ UNNUMBERED_STATE = Entry(
 )
 OTHER_FORM = Entry(
     "checkpoint.other_form",
-    "{folder}: has the form {form}, not that of a FlowCheck checkpoint",
+    "{folder}: has the form {form}, and not the form of a FlowCheck checkpoint",
     cause="The folder is a checkpoint of another format.",
     remedy="Restore it with the option for that format, or name a step-N folder of FlowCheck.",
 )

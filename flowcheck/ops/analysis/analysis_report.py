@@ -16,6 +16,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import communicator_lines
 from flowcheck.ops.analysis.packet_loss_consequences import is_end_unknown, known_missing
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
@@ -42,7 +43,7 @@ def print_report(
     notes: findings about the files.
     console: None: stdout.
     """
-    out = console or Console()
+    out = console or SentenceConsole()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in frames.items() if count)
     out.print(f"[bold]{sum(frames.values())} frames[/]{escape(counted and f': {counted}')}")
     out.print(_flows(reading.flows))

@@ -77,7 +77,7 @@ def _of_job(reading: Reading, part: Part, packets: int) -> Iterator[Finding]:
     if not lost:
         return
     first = min(lost)
-    exact = problems.STAYS_EXACT(first=1, last=first - 1) if first > 1 else problems.NOTHING_EXACT()
+    exact = _exact_before(first)
     if first == max(steps) and _is_cut_off(reading):
         yield problems.ENDS_INSIDE_STEP(
             packets=packets,
@@ -103,6 +103,15 @@ def _is_cut_off(reading: Reading) -> bool:
     capture ends there, and no copy is known to be dropped."""
     seen = (flow.seen for flow in reading.flows if flow.role == "data")
     return all(flow.psn_missing == flow.psn_missing_at_end for flow in seen)
+
+
+def _exact_before(first: int) -> Finding:
+    """Which steps a replica follows exactly where step `first` is the first that is lost."""
+    if first == 1:
+        return problems.NOTHING_EXACT()
+    if first == 2:
+        return problems.STAYS_EXACT_ONE(1)
+    return problems.STAYS_EXACT(first=1, last=first - 1)
 
 
 def steps_of(

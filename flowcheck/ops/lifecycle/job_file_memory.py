@@ -45,8 +45,7 @@ def run(path: Path, *, as_json: bool) -> int:
     """Prints the memory that a job file needs; returns EXIT_TOO_LITTLE_MEMORY if that is more
     than is free, else 0. Raises ConfigError for an invalid job file, or one that states no model
     factory."""
-    from rich.console import Console
-
+    from flowcheck.ops.console_output import SentenceConsole
     from flowcheck.ops.planning.plan_report import memory_table
 
     config = load_checked_job(path)
@@ -64,10 +63,10 @@ def run(path: Path, *, as_json: bool) -> int:
         }
         print(json.dumps(told))
         return EXIT_TOO_LITTLE_MEMORY if short else 0
-    out = Console(highlight=False, soft_wrap=True)
+    out = SentenceConsole(highlight=False, soft_wrap=True)
     out.print(memory_table(memory))
     for one in advice:
-        out.print(printable(str(one)), markup=False)
+        out.print_finding(one)
     verdict = "does NOT fit" if short else "fits"
     sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
     out.print(printable(sentence), markup=False)

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 
 from flowcheck.config import (
     JobConfig,
@@ -32,6 +31,7 @@ from flowcheck.findings.catalog.refused_commands import (
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import set_named_run
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.job_setup.checked_job_file import load_checked_job
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner
@@ -101,11 +101,11 @@ def run(request: ReplayRequest) -> int:
     config, assumed = _config(request, counts)
     if request.output is not None:
         make_folder(request.output)  # now, not after all the work
-    console = Console(stderr=True, quiet=request.as_json)
+    console = SentenceConsole(stderr=True, quiet=request.as_json)
     for note in kept_rights_notes():
         console.print(printable(str(note)), markup=False)
     for assumption in assumed:
-        console.print(f"[yellow]assumed[/] {escape(str(assumption))}")
+        console.print_finding(assumption, "[yellow]assumed[/] ")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     set_named_run(root)
     rescued = rescue_killed_chain(RunDir(root), "flowcheck replay")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
 
 from flowcheck.findings.catalog.how_chains_end import INTERRUPTED
@@ -16,6 +15,7 @@ from flowcheck.findings.catalog.starting_a_chain import RUN_NOT_KEPT
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import name_run_to_keep
 from flowcheck.messages import StepLost
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
@@ -135,9 +135,9 @@ def _with_current_texts(value: Any) -> Any:
     return made.with_current_texts() if isinstance(made, Finding) else made
 
 
-def show(result: dict[str, Any], notes: Console) -> None:
+def show(result: dict[str, Any], notes: SentenceConsole) -> None:
     """Prints the result for people. notes: console for notes and assumptions."""
-    out = Console()
+    out = SentenceConsole()
     for note in result["notes"]:
         notes.print(str(note), markup=False)
         if note.remedy:
@@ -148,7 +148,7 @@ def show(result: dict[str, Any], notes: Console) -> None:
         _show(one, out, notes)
 
 
-def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
+def _show(result: dict[str, Any], out: SentenceConsole, notes: SentenceConsole) -> None:
     for line in result["digests"]:
         out.print(
             f"step {line['step']:>4}  gradient {line['gradient_sha256']}  "
@@ -157,7 +157,7 @@ def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
             soft_wrap=True,
         )
     for assumption in result["assumed"]:
-        notes.print(f"[yellow]assumed[/] {escape(str(assumption))}")
+        notes.print_finding(assumption, "[yellow]assumed[/] ")
     lost: StepLost | None = result["lost"]
     if lost is not None:
         out.print(f"[red]{escape(str(lost_step_finding(lost)))}[/]")

@@ -18,6 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import run_option
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.ops.watch.state import checkpoint_status, shutdown_record
@@ -114,10 +115,10 @@ HEALTH_COLOURS = {
 
 def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     """leftovers: what other chains left."""
-    say = StatusLines(Console(highlight=False)).say
-    console = Console(highlight=False)
+    say = StatusLines(SentenceConsole(highlight=False)).say
+    console = SentenceConsole(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=PIPED_CELLS)
+        console = SentenceConsole(highlight=False, width=PIPED_CELLS)
     word, colour = state.health.word.upper(), HEALTH_COLOURS[state.health.word]
     killed = bool(state.stages) and state.ended is None and not _supervised(state)
     # What to do about a killed chain is told below, with its folder.

@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowcheck.ops.console_output import printable
+from flowcheck.ops.console_output import SentenceConsole, printable
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import MirrorLoad
 from flowcheck.ops.planning.memory_estimate import memory_json
@@ -30,11 +29,11 @@ UNWRAPPED_COLUMNS = ("port:direction", "monitor", "to")
 
 def print_mirror_plan(chosen: MirrorPlan) -> None:
     """Prints tables and sentences on stdout."""
-    out = Console(highlight=False, soft_wrap=True, markup=False)
+    out = SentenceConsole(highlight=False, soft_wrap=True, markup=False)
     for sentence in plan_sentences(chosen):
         out.print(printable(sentence))
     # As wide as they are: in fewer columns whole cells would be left out.
-    wide = Console(highlight=False, soft_wrap=True, markup=False, width=PIPED_COLUMNS)
+    wide = SentenceConsole(highlight=False, soft_wrap=True, markup=False, width=PIPED_COLUMNS)
     wide.print(_pairs(chosen))
     wide.print(_monitors(chosen))
     for line in _machines(chosen):
@@ -47,7 +46,7 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
     if unnamed := switches_without_os(chosen):
         out.print(printable(f"{', '.join(unnamed)}: {NO_SYSTEM}"))
     for told in chosen.assumed:
-        out.print(printable(f"assumed: {told}"))
+        out.print_finding(told, "assumed: ")
 
 
 def switches_without_os(chosen: MirrorPlan) -> list[str]:

@@ -12,17 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.node import installed_dpdk_drivers, machine_checks, nic_usage
 from flowcheck.ops.node.machine_checks import CheckKind, Level, MachineCheck
 
 DEFAULT_NEED_BYTES = 1 << 30
 """A ring of 65,536 slots, DPDK, staging: without a model."""
+LEVEL_CELLS = 4
+"""The widest level."""
 
 
 def all_checks(
@@ -60,13 +61,15 @@ def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None =
         print(msgspec.json.format(msgspec.json.encode(lines), indent=1).decode())
     else:
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
-        table = Table(box=None, show_header=False, pad_edge=False)
+        out, names = SentenceConsole(), max(len(check.name) for check in found)
+        indent = LEVEL_CELLS + 2 + names + 2
         for check in found:
-            mark = f"[{colours[check.level]}]{check.level}[/]"
-            table.add_row(mark, check.name, escape(str(check.found)))
+            mark = f"[{colours[check.level]}]{check.level:<{LEVEL_CELLS}}[/]"
+            shown = escape(str(check.found))
+            out.print(f"{mark}  {escape(check.name):<{names}}  {shown}", indent=indent)
             if check.advice:
-                table.add_row("", "", f"[dim]-> {escape(str(check.advice))}[/]")
-        Console(soft_wrap=True).print(table)
+                advice = f"{' ' * indent}[dim]-> {escape(str(check.advice))}[/]"
+                out.print(advice, indent=indent)
     return int(any(check.level == "fail" for check in found))
 
 

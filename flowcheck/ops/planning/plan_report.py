@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.console_output import SentenceConsole
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate, memory_json
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
@@ -93,11 +93,11 @@ def _direction(one: PortTraffic) -> dict[str, int]:
 
 
 def print_plan(
-    plan: TrafficPlan, found: CheckResult | None, console: Console | None = None
+    plan: TrafficPlan, found: CheckResult | None, console: SentenceConsole | None = None
 ) -> None:
     """Prints model, collectives, totals and memory, then the assumptions and the comparison with
     captures. console: None: stdout."""
-    out = console or Console(highlight=False)
+    out = console or SentenceConsole(highlight=False)
     if console is None:
         out.width = max(out.width, WIDTH_LEAST)
     out.print(f"[bold]{escape(plan.model.name)}[/]: {_model(plan.model)}", soft_wrap=True)
@@ -105,9 +105,9 @@ def print_plan(
     out.print(_step(plan), soft_wrap=True)
     out.print(memory_table(plan.memory))
     for assumed in plan.assumed:
-        out.print(f"- assumed: {escape(str(assumed))}", soft_wrap=True)
+        out.print_finding(assumed, "- assumed: ")
     for advice in plan.advice:
-        out.print(f"- {escape(str(advice))}", soft_wrap=True)
+        out.print_finding(advice, "- ")
     if found is not None:
         for sentence in comparison_sentences(found):
             out.print(sentence, soft_wrap=True, markup=False)

@@ -102,9 +102,9 @@ def print_commands(
 ) -> None:
     """Prints the commands on stdout; headings and the evidence of each line go to stderr. bare:
     only the commands."""
-    from rich.console import Console
+    from flowcheck.ops.console_output import SentenceConsole
 
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = SentenceConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if not bare:
         for note in heading(platform, session):
             console.print(f"* {note}", style="dim")

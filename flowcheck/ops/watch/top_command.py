@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from flowcheck.ops.console_output import printable
+from flowcheck.ops.console_output import SentenceConsole, printable
 from flowcheck.ops.watch.state.chain_state import ChainState, encode_state
 from flowcheck.ops.watch.state.shutdown_record import end_sentences
 from flowcheck.ops.watch.state.state_reader import StateReader
@@ -46,7 +46,7 @@ def run(root: Path, *, as_json: bool) -> int:
     """Prints one frame if stdout is not a terminal; else redraws until a signal. The chain may
     start, end and start again meanwhile. Returns the exit code. Raises ConfigError if one frame
     was to be printed and no chain was started in `root`."""
-    console, reader = Console(highlight=False), StateReader(root)
+    console, reader = SentenceConsole(highlight=False), StateReader(root)
     if as_json or not console.is_terminal:
         RunDir(root).settings()  # first: an error leaves stdout empty
         if as_json:
@@ -65,7 +65,7 @@ def run(root: Path, *, as_json: bool) -> int:
 
 def frame_as_text(state: ChainState) -> str:
     """One frame as text, without trailing blanks."""
-    console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
+    console = SentenceConsole(highlight=False, width=PIPED_CELLS, color_system=None)
     with console.capture() as kept:
         console.print(screen_parts(state))
     return "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines())

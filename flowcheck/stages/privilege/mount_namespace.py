@@ -64,6 +64,16 @@ class PathUse(StrEnum):
     PLACE = "be in it"
 
 
+USE_IN_WORDS = {
+    PathUse.FILE: "read",
+    PathUse.FOLDER: "read all files below",
+    PathUse.CODE: "import Python files from",
+    PathUse.OWN: "write in",
+    PathUse.PLACE: "enter",
+}
+"""How a sentence has it, before the path; the values of PathUse are stored in run directories."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PathNeed:
     """An existing path, and what it is needed for."""
@@ -73,7 +83,7 @@ class PathNeed:
 
     @property
     def finding(self) -> Finding:
-        return NEED(use=self.use, path=self.path)
+        return NEED(use=USE_IN_WORDS[self.use], path=self.path)
 
 
 @contextmanager
