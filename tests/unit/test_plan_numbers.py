@@ -88,7 +88,7 @@ def test_the_worked_example_of_the_wire_format() -> None:
         (["--check"], "needs captures"),
         (["x.pcap"], "--check = 'not given'"),
         (["--ring-index", "2"], "must be from 0 to 1"),
-        (["--optimizer", "madgrad"], "torch.optim of torch"),
+        (["--optimizer", "madgrad"], "not a class of torch.optim in torch"),
         (["--optimizer", "adam", "--momentum", "0.9"], "adam has no momentum"),
     ],
 )

@@ -24,8 +24,7 @@ NESTEROV_NEEDS_MOMENTUM = Entry(
 FUSED_MOMENTUM = Entry(
     "optimizer.fused_momentum",
     "torch's fused {optimizer} on a CPU reads the momentum of 2-byte parameters as 4-byte numbers, "
-    "past the end of its buffer: its steps depend on foreign memory and differ from run to run; "
-    'train with foreach=True and state implementation = "foreach"',
+    "past the end of its buffer: its steps depend on foreign memory and differ from run to run",
     remedy='Train with `foreach=True` and state `implementation = "foreach"`.',
 )
 
