@@ -58,7 +58,7 @@ def test_addresses_and_routes_of_either_version_count_but_link_local_ones(
     assert (found.level == "ok") == bool(what) and what in str(found.found)
     if not what:
         assert "eno1 is up, without an address" in str(found.found)
-        assert "ip link set eno1 down and scripts/bind-nic" in str(found.advice)
+        assert "`ip link set eno1 down` and `scripts/bind-nic" in str(found.advice)
 
 
 def test_a_port_of_a_bond_and_one_that_carries_a_vlan_are_in_use(healthy: Path) -> None:

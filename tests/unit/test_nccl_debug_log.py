@@ -13,7 +13,7 @@ from support.refused_as import refused_as
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.catalog.connections import PLACES_BY_LOG, RING_PLACE_OPEN
+from flowcheck.findings.catalog.connections import RING_PLACE_OPEN, WRITER_BY_LOG
 from flowcheck.findings.catalog.nccl_transport import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
@@ -120,4 +120,7 @@ def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Pa
     told = read_stream(tape.flows, tape.messages, stated=OperatorStatement(rings=log.orders))
     found = {one.sha256 for one in told.collectives}
     assert told.job is not None and {one.sha256 for one in made.truth.gradients} <= found
-    assert PLACES_BY_LOG() in told.job.assumed
+    channels = [
+        one.arguments["channel"] for one in told.job.assumed if one.is_any_of(WRITER_BY_LOG)
+    ]
+    assert channels == [0, 1, 2], "each of them says what it rests on"

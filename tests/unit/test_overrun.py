@@ -49,9 +49,12 @@ def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records:
         assert bool(dropped) == (records == 4)
         if dropped:
             assert said is not None and said.is_any_of(STAGING_OVERRUN)
-            assert said.arguments["packets"] == dropped and "[staging] size_bytes" in str(said)
+            assert (
+                said.arguments["packets"] == dropped
+                and "[staging] size_bytes" in f"{said} {said.remedy}"
+            )
             why_not = (NO_READING_YET(),)
             assert reasons_with_traffic(why_not, [extractor], first=True)[:2] == (said, *why_not)
         else:
             assert said is None
-        assert hasattr(StagingConfig(), "size_bytes"), "the setting that the sentence names"
+        assert hasattr(StagingConfig(), "size_bytes"), "the setting that the remedy names"

@@ -31,12 +31,12 @@ CORRECT_VALUE = "Correct the value, or leave the setting out where it has a defa
 """Where the sentence says already what the value must be."""
 SEE_HELP = "`{command} --help` lists its arguments and options."
 NO_LIKE_COMMAND = Entry("usage.no_like_command", "none")
-LIKE_COMMANDS = Entry("usage.like_commands", "Commands with a similar name: {near}. ")
+LIKE_COMMANDS = Entry("usage.like_commands", "; similar names: {near}")
 UNKNOWN_COMMAND = Entry(
     "usage.unknown_command",
     "{command} has no command {word!r}",
     also=("near", "hint"),
-    remedy="{hint}`{command} --help` lists all commands.",
+    remedy="`{command} --help` lists all commands{hint}.",
 )
 UNKNOWN_OPTION = Entry(
     "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP
