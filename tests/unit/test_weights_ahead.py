@@ -19,9 +19,11 @@ from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 SHAPES = ((1500, 800), (800,), (800, 600), (600,), (10, 600), (10,))
 JOBS = {
-    "simple": Options(ranks=3, shapes=SHAPES, protocol="Simple", version=(2, 23), channels=2),
+    "simple": Options(
+        ranks=3, shapes=SHAPES, protocol="Simple", version=(2, 23), channels=2, steps=2
+    ),
     "ll128": Options(
-        ranks=4, shapes=SHAPES, protocol="LL128", version=(2, 23), channels=4, mtu=4096
+        ranks=4, shapes=SHAPES, protocol="LL128", version=(2, 23), channels=4, mtu=4096, steps=2
     ),
 }
 
