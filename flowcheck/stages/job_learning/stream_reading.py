@@ -152,13 +152,14 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
     weights_at_once: as of `ReadingTerms`."""
     weights = reading.gathered or reading.weights
     source = None if weights is None or weights_at_once else weights.sources
+    deferred = weights.deferred if weights is not None and source is not None else None
     if reading.job is None:
         return ReadingOutcome(
             why_not=reading.why_not,
             others=reading.others,
             awaited=reading.awaited,
             weights_source=source,
-            deferred=weights.deferred if weights is not None and source is not None else None,
+            deferred=deferred,
             shard=_likely_shard(weights) if weights is not None and source is not None else None,
         )
     if any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats):
@@ -188,7 +189,7 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
         job=reading.job,
         weights=weights.data if source is None else None,
         weights_source=source,
-        deferred=None if source is None else weights.deferred,
+        deferred=deferred,
         shard=shard_size_of(reading.job),
         auxiliary_weights=weights.beside,
         numbers=numbers,

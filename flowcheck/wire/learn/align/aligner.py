@@ -181,20 +181,26 @@ class Aligner:
         if self._goes_on and all(self._at_end(state) for state, _, _ in fits):
             # While it is on its way sizes fit alike: the likeliest, of which no job is proved yet.
             fits = [fit for fit in fits if _named(fit[1]) == _named(fits[0][1])]
-        if all(self._contradicts(cut) for _, cut, _ in fits):
+        sound = self._sound(fits)
+        if not sound:
             # Sizes alone may fit by chance: what its own copies contradict gives way to others.
-            fits = [
+            sized = [
                 fit
                 for one in way.run.expects
                 if not one.work_bytes
                 for p in protocols
                 for fit in self._sized(way.state, one, p)
-            ] or fits
-        fits = [fit for fit in fits if not self._contradicts(fit[1])] or fits
+            ]
+            sound = self._sound(sized) or sized
+        fits = sound or fits
         runs = [*(way.run.again() for _ in fits[1:]), way.run]
         for run, (_, _, came) in zip(runs, fits, strict=False):
             run.tell(came)
         return [Way(state, run, cut, way) for run, (state, cut, _) in zip(runs, fits, strict=False)]
+
+    def _sound(self, fits: Sequence[Fit]) -> list[Fit]:
+        """Those that their own copies do not contradict."""
+        return [fit for fit in fits if not self._contradicts(fit[1])]
 
     def _contradicts(self, cut: Cut) -> bool:
         """Two copies of what it holds differ, of one whose size is known."""

@@ -12,19 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
-from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.flows.forks import Fork, forks
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
-from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.search.sounding import MOST_LEADS, lead_ring, leads
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.programs.ddp import ddp
-
-MOST_LEADS = 2
-"""Links read with their writers open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +66,14 @@ def _read(
     """By what the program says of one of the busiest links. fork: trees beside the ring."""
     if not path:
         return
-    # To rank 0 come no broadcasts: the link that carried most rather shows all.
-    links = sorted(group.links, key=lambda link: -sum(len(s.sends) for s in group.links[link]))
+    links = leads(group)
     alone = len(links) == 1 and fork is None
 
     def followed(ring: Ring) -> list[Way]:
         return Aligner(ring, known.purse, goes_on=known.goes_on, alone=alone).followed(ddp)
 
     for lead in links[:MOST_LEADS]:
-        ring = _open(group, lead, ranks, known.rules, fork)
+        ring = lead_ring(group, lead, ranks, known.rules, fork)
         ways = followed(ring)
         added = replace(ring, extra_sends=1)
         if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
@@ -121,20 +117,3 @@ def _has_open(way: Way) -> bool:
 
 def _penalty(guess: Guess) -> int:
     return guess.ring.penalty
-
-
-def _open(
-    group: Group, lead: Link, ranks: int, rules: tuple[NcclEra, ...], fork: Fork | None
-) -> Ring:
-    """One link, on which any rank may write, and the trees beside it."""
-    ring = Ring(
-        ranks=ranks,
-        edges=(Edge(sender=0, streams=group.links[lead]),),
-        channels=max(map(len, group.links.values())),
-        extra_sends=0,
-        rules=rules,
-        penalty=group.penalty,
-        order=group.order,
-        sounding=True,
-    )
-    return ring if fork is None else fork.beside(ring, lead=lead[0])

@@ -41,8 +41,8 @@ def sounded(
     for ranks in likeliest_first(group, path, counted):
         if ranks <= max(group.tags.values(), default=0) or (fork and ranks != fork.ranks):
             continue
-        for link in _leads(group)[:MOST_LEADS]:
-            cuts = _read(_lead(group, link, ranks, rules, fork), purse)
+        for link in leads(group)[:MOST_LEADS]:
+            cuts = _read(lead_ring(group, link, ranks, rules, fork), purse)
             if Trainer().habits(cuts.ring, cuts.found).shapes:
                 found.append((cuts.unread, cuts.cost, cuts, link))
             if not cuts.unread:
@@ -59,15 +59,15 @@ def sounded(
     return [ring for one in told if (ring := one.ring(rules)) is not None]
 
 
-def _leads(group: Group) -> list[Link]:
+def leads(group: Group) -> list[Link]:
     """Links, the one that carried most first: to rank 0 come no broadcasts."""
     return sorted(group.links, key=lambda link: -sum(len(s.sends) for s in group.links[link]))
 
 
-def _lead(
+def lead_ring(
     group: Group, link: Link, ranks: int, rules: tuple[NcclEra, ...], fork: Fork | None
 ) -> Ring:
-    """One link, and what trees are beside the ring."""
+    """One link, on which any rank may write, and the trees beside it."""
     ring = Ring(
         ranks=ranks,
         edges=(Edge(sender=0, streams=group.links[link]),),
