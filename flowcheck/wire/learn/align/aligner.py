@@ -216,7 +216,8 @@ class Aligner:
     def _fits(self, state: State, one: Expect, op: Op) -> Iterator[Fit]:
         """One way for each group of releases that sizes do not tell apart."""
         known: set[tuple[NcclEra, ...]] = set()
-        for after, cut in apply(self._ring, state, op, self._purse):
+        unseen = one.work_bytes > 0  # whole in a gap: the program says what was lost there
+        for after, cut in apply(self._ring, state, op, self._purse, may_be_unseen=unseen):
             if after.rules in known or self._passes_over(after, cut):
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
