@@ -38,6 +38,9 @@ CHANNEL_ORDER_OPEN = Entry(
 NUMBERED_BY_GRANT = Entry("connections.numbered_by_clear_to_send", "clear-to-send index")
 NUMBERED_BY_FLAG = Entry("connections.numbered_by_line_flag", "line flag")
 NUMBERED_BY_PSN = Entry("connections.numbered_by_psn_count", "packet count from the start")
+NUMBERED_BY_PROGRAM = Entry(
+    "connections.numbered_by_program", "the packets of what the trainer sent in gaps"
+)
 NUMBERED_BY_SLOT = Entry("connections.numbered_by_buffer_slot", "buffer slot")
 NUMBERS_CONTRADICTED = Entry(
     "connections.numbers_contradicted",

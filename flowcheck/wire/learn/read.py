@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.nccl_transport import (
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.align.gap_numbers import with_gaps_numbered
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import Foretold, predicted, unpaired
 from flowcheck.wire.learn.cuts.cut import Purse
@@ -151,7 +152,7 @@ def _read(
 ) -> tuple[Reading, bool | None]:
     """The reading in one order of LL128's lines; and whether that order makes sense, as
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
-    sorted_flows = sorted_flows or sort_flows(flows, messages)
+    sorted_flows = _with_numbers(sorted_flows or sort_flows(flows, messages), query)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
     waits = any(why.is_any_of(learning.NO_WHOLE_ITERATION) for why in reading.why_not)
     if foretold is None or reading.job is not None or query.hasty or waits:
@@ -162,6 +163,17 @@ def _read(
         return reading, sense  # All came as foretold, and the search has no other rings to try.
     # Why a program that all is explained by comes to no job, but for more to come, the search says.
     return _read_sorted(flows, messages, query, sorted_flows, foretell=False)[:2]
+
+
+def _with_numbers(told: Sorted, query: Query) -> Sorted:
+    """With the numbers behind gaps that a program tells."""
+    if not any(stream.open_numbers for stream in told.streams):
+        return told
+    logged = query.stated.rings if query.stated is not None else ()
+    purse = Purse.for_sends(sum(len(s.sends) for s in told.streams), hasty=query.hasty)
+    rules = rules_told(told, query.release)
+    known = Known(rules=rules, logged=logged, purse=purse, goes_on=query.hasty)
+    return with_gaps_numbered(told, known)
 
 
 def _writers_open(why: Finding, nodes: bool) -> bool:

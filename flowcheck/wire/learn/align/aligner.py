@@ -173,7 +173,7 @@ class Aligner:
             fit
             for one in known
             for p in protocols
-            for op in self._with_tree(_op(one, p))
+            for op in self._with_tree(expected_op(one, p))
             for fit in self._fits(way.state, one, op)
         ]
         # What is whole is likelier than what would be cut off by the end of what was seen.
@@ -277,13 +277,16 @@ class Aligner:
             totals = tuple(total for total in totals if total <= most)
         if one is not EXTRA:
             sizes = (size for total in totals for size in self._ends(state, one, protocol, total))
-            yield ((_op(one, protocol, size) for size in sizes),)
+            yield ((expected_op(one, protocol, size) for size in sizes),)
             return
         yield self._plain(places, one, protocol, totals)
         if protocol is Protocol.LL128:
             # Lines of many channels may be some of fewer just as well.
             yield (
-                [_op(one, protocol, size) for size in totals_of_room(self._ring, one.kind, total)]
+                [
+                    expected_op(one, protocol, size)
+                    for size in totals_of_room(self._ring, one.kind, total)
+                ]
                 for total in totals
             )
 
@@ -295,11 +298,11 @@ class Aligner:
         totals: Sequence[int],
     ) -> Iterator[Iterable[Op]]:
         """Sums of as many bytes as their sends hold, or of a few less."""
-        yield (_op(one, protocol, total) for total in totals[:MOST_EXTRA])
+        yield (expected_op(one, protocol, total) for total in totals[:MOST_EXTRA])
         if self._ring.found:
             yield by_trees(self._ring, *places, protocol)
         yield (
-            _op(one, protocol, total - less)
+            expected_op(one, protocol, total - less)
             for total in totals
             for less in slacks(self._ring, one.kind, total, protocol)[1:]
             if less < total
@@ -350,8 +353,8 @@ def _uneven(cut: Cut, ring: Ring) -> bool:
     return False
 
 
-def _op(one: Expect, protocol: Protocol, size: int = 0) -> Op:
-    """size: of one that only the wire sizes."""
+def expected_op(one: Expect, protocol: Protocol, size: int = 0) -> Op:
+    """What a program expects, as it is laid out. size: of one that only the wire sizes."""
     return Op(
         kind=one.kind,
         work_bytes=size or one.work_bytes,

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flowcheck.findings.catalog.connections import (
     GAPS_GUESSED,
     NUMBERED_BY_FLAG,
     NUMBERED_BY_GRANT,
+    NUMBERED_BY_PROGRAM,
     NUMBERED_BY_PSN,
     NUMBERED_BY_SLOT,
     NUMBERS_CONTRADICTED,
 )
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
-from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, PSN_OF_START, SendSeen, slot_of
+from flowcheck.wire.learn.flows.streams import (
+    LL_SLOT_BYTES,
+    PSN_OF_START,
+    SendSeen,
+    Stream,
+    slot_of,
+)
 
 
 @dataclass(slots=True)
@@ -28,6 +35,8 @@ class Numbered:
     numbered_by: tuple[Finding, ...]
     problems: tuple[Finding, ...]
     from_start: bool
+    open_numbers: tuple[int, ...] = ()
+    """Numbers behind gaps in which nothing told how many sends were lost."""
 
 
 AGREE = 0.9
@@ -51,7 +60,7 @@ def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: boo
     base = _slot_base(sends) if flags_count else None
     known = [_flag_number(s) if flags_count else None for s in sends]
     numbers: list[int] = []
-    guessed = 0
+    guessed: list[int] = []
     first_told = False
     for i, send in enumerate(sends):
         if i == 0:
@@ -67,16 +76,37 @@ def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: boo
                 least += sends[i - 1].closed  # else the gap may be the end of that send
                 late = _from_later(sends, known, i)
                 number, sure = _choose(send, base, granted, least, most, late)
-        guessed += not sure
+        if not sure:
+            guessed.append(number)
         numbers.append(number)
     for n, send in zip(numbers, sends, strict=True):
         send.number = n
     numbered = dict(zip(numbers, sends, strict=True))
     evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
     if guessed:
-        problems = (*problems, GAPS_GUESSED(guessed))
+        problems = (*problems, GAPS_GUESSED(len(guessed)))
     # That a guess begins at 0 tells nothing.
-    return Numbered(numbered, evidence, problems, from_start or (first_told and not numbers[0]))
+    begins = from_start or (first_told and not numbers[0])
+    return Numbered(numbered, evidence, problems, begins, tuple(guessed))
+
+
+def renumbered(
+    stream: Stream, told: Mapping[int, int], left: Sequence[int], grants: Granted
+) -> Stream:
+    """The stream of which a program tells the numbers behind gaps. told: {number by now: the one
+    that is told}; left: those told numbers that are still guessed."""
+    sends = {told[n]: replace(send, number=told[n]) for n, send in stream.sends.items()}
+    granted = {number: address for number, (address, _) in grants.items()}
+    # Flags that count sends leave no number open.
+    evidence, problems = _evidence(sends, None, granted, start=True, flags_count=False)
+    if left:
+        problems = (*problems, GAPS_GUESSED(len(left)))
+    return stream.with_sends(
+        sends,
+        open_numbers=tuple(left),
+        numbered_by=(*evidence, NUMBERED_BY_PROGRAM()),
+        problems=problems,
+    )
 
 
 def unbroken(sends: Sequence[SendSeen]) -> bool:

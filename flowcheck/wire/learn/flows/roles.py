@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
@@ -42,6 +42,17 @@ class Sorted:
     readings: tuple[FlowReading, ...]
     in_pieces: int = 0
     """Flows whose sends came in many writes each."""
+
+    def with_streams(self, streams: tuple[Stream, ...]) -> Sorted:
+        """The same with other numbers of their sends."""
+        told = {stream.key: stream for stream in streams}
+        readings = tuple(
+            reading
+            if (own := told.get(reading.seen.key)) is None
+            else replace(reading, numbered_by=own.numbered_by, problems=own.problems)
+            for reading in self.readings
+        )
+        return replace(self, streams=streams, readings=readings)
 
 
 def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage]) -> Sorted:
@@ -199,6 +210,7 @@ def _connection(
         from_start=numbered.from_start,
         numbered_by=numbered.numbered_by,
         problems=numbered.problems,
+        open_numbers=numbered.open_numbers,
         peer=granter.flow.key if granter else None,
         tag=granter.tag if granter else None,
         capacities_bytes=granter.capacities_bytes if granter else frozenset(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +134,8 @@ class Stream:
     """Send 0 is the connection's first."""
     numbered_by: tuple[Finding, ...]
     problems: tuple[Finding, ...] = ()
+    open_numbers: tuple[int, ...] = ()
+    """Numbers behind gaps in which nothing told how many sends were lost."""
     peer: FlowKey | None = None
     tag: int | None = None
     """CTS tag: rank of the rank that writes here; None where no CTS was seen."""
@@ -166,6 +169,16 @@ class Stream:
     immediate."""
     one_write_each: bool = False
     """Each send is one write with an immediate."""
+
+    def with_sends(self, sends: Mapping[int, SendSeen], **changed: Any) -> Stream:
+        """The same connection with these sends. changed: its other fields."""
+        fresh = {"marks": {}, "looked_up": {}, "compared": {}, "table": None, "sizes_stated": None}
+        return replace(self, sends=sends, **fresh, **changed)
+
+    def before(self, number: int) -> Stream:
+        """What it carried before a send."""
+        sends = {n: send for n, send in self.sends.items() if n < number}
+        return self.with_sends(sends, open_numbers=())
 
     @property
     def stated(self) -> frozenset[tuple[int, int]]:

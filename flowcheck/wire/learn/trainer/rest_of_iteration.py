@@ -42,7 +42,7 @@ def rest_of_iteration(
     rest: list[Op] = []
     for bucket in range(len(gradients), len(habits.buckets)):
         size = habits.bucket_bytes(bucket)
-        alike = _like_its_neighbours(size, seen)
+        alike = like_its_neighbours(size, seen)
         if alike is None:
             return None
         rest.append(
@@ -85,7 +85,7 @@ def _whole_so_far(cuts: Sequence[Cut], start: int) -> list[int] | None:
     return whole if all(one in GRADIENTS for one in meanings[lead:]) else None
 
 
-def _like_its_neighbours(size: int, seen: Sequence[Op]) -> Op | None:
+def like_its_neighbours(size: int, seen: Sequence[Op]) -> Op | None:
     """One of what was seen, if the next smaller and the next larger of it went the same way."""
     smaller = max((op for op in seen if op.work_bytes <= size), key=_bytes, default=None)
     larger = min((op for op in seen if op.work_bytes >= size), key=_bytes, default=None)
