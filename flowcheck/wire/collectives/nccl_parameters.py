@@ -111,13 +111,23 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+def piece_bytes(wire_bytes: int, count: int) -> int:
+    """What each of `count` queue pairs carries of a message they split; the last ones have less, or
+    nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
+    return round_up(-(-wire_bytes // count), SPLIT_BYTES)
+
+
 def pieces(wire_bytes: int, count: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) of what each of `count` queue pairs carries of a message they split; the last
-    ones may have nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
-    size = round_up(-(-wire_bytes // count), SPLIT_BYTES)
+    """[start, stop) of what each of `count` queue pairs carries of a message they split."""
+    size = piece_bytes(wire_bytes, count)
     for n in range(count):
         start = min(n * size, wire_bytes)
         yield start, min(start + size, wire_bytes)
+
+
+def piece_sizes(wire_bytes: int, count: int) -> list[int]:
+    """Bytes of each of these."""
+    return [stop - start for start, stop in pieces(wire_bytes, count)]
 
 
 def wire_bytes(protocol: Protocol, data_bytes: int) -> int:

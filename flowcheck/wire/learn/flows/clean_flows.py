@@ -26,8 +26,8 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.granted_buffers import GrantedBuffers
-from flowcheck.wire.learn.flows.line_flags import MOST_STEPS, line_flag
-from flowcheck.wire.learn.flows.numbering import Numbered, slots_agree
+from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES, MOST_STEPS, line_flag
+from flowcheck.wire.learn.flows.numbering import Numbered, in_slots, slot_base
 from flowcheck.wire.learn.flows.streams import (
     ANY_CODE,
     PROTOCOLS,
@@ -51,8 +51,6 @@ _FIELDS = (
     "length_inferred",
 )
 _row = attrgetter(*_FIELDS)
-LINE_BYTES = 16
-"""Of a line of LL, the smallest."""
 FLAG_STEPS = 1 << 32
 """A flag counts modulo so many steps."""
 
@@ -134,14 +132,9 @@ class CleanSends(Mapping[int, SendSeen]):
         return spans
 
     @property
-    def places(self) -> frozenset[int]:
-        """Where they were written to."""
-        return frozenset(np.unique(self.addresses).tolist())
-
-    @property
     def protocol(self) -> Protocol:
         """Of all that hold a line, if it is one; else of most bytes."""
-        held = np.unique(self.codes[self.wire_bytes >= LINE_BYTES])
+        held = np.unique(self.codes[self.wire_bytes >= LL_LINE_BYTES])
         if len(held) == 1:
             return PROTOCOLS[int(held[0])]
         if not len(held):
@@ -225,7 +218,7 @@ def _in_step(flags: Mapping[int, int]) -> bool:
 def numbered_clean(
     sends: CleanSends, granted: nccl_wire_format.ClearToSends, *, flags_count: bool
 ) -> Numbered | None:
-    """As numbering.number_unbroken; None where clear-to-send messages say something else, of an
+    """As numbering.number_sends; None where clear-to-send messages say something else, of an
     address or a protocol, or do not follow each other from the first one on."""
     both = min(len(sends), len(granted.indices))
     if not both or (granted.indices != np.arange(len(granted.indices))).any():
@@ -241,8 +234,8 @@ def numbered_clean(
         evidence.append(NUMBERED_BY_FLAG())
     evidence.append(NUMBERED_BY_PSN())
     if flags_count:
-        slots = slots_agree(sends)
-        if slots is False:
+        slots = in_slots(sends, slot_base(sends.values()))
+        if not all(slots):
             return None
         evidence += [NUMBERED_BY_SLOT()] if slots else []
     return Numbered(sends, tuple(evidence), (), True)

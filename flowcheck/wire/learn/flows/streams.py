@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
@@ -22,8 +20,6 @@ MOST_GROUPED = 8
 """Receives that one clear-to-send grants, and what its writer says of each."""
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
-LL_SLOT_BYTES = 65_536
-"""Slot of a connection's default LL buffer; the last resort to number a send by."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,6 +204,24 @@ def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
     return mask
 
 
+def one_behind_the_other(parts: Sequence[ObservedMessage]) -> ObservedMessage:
+    """The first of these messages with the bytes of all."""
+    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
+    return replace(
+        parts[0],
+        wire_bytes=starts.pop(),
+        payload=np.concatenate([part.payload for part in parts]),
+        missing=moved_ranges(starts, [part.missing for part in parts]),
+        conflicts=moved_ranges(starts, [part.conflicts for part in parts]),
+        first_ns=min(part.first_ns for part in parts),
+    )
+
+
+def moved_ranges(starts: Sequence[int], ranges: Sequence[Sequence[Range]]) -> tuple[Range, ...]:
+    """[part] ranges of it as ranges of the whole. starts: [part] its first byte."""
+    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=True) for a, b in own)
+
+
 def join_sends(
     messages: Sequence[ObservedMessage],
     pmtu_bytes: int = 0,
@@ -216,8 +230,6 @@ def join_sends(
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told; buffers: of its receiver."""
-    if (simple := _each_alone(messages, buffers)) is not None:
-        return simple
     sends: list[SendSeen] = []
     splits = any(m.closes_adaptive_send for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
@@ -251,33 +263,6 @@ def join_sends(
             )
         )
     return sends
-
-
-def _each_alone(
-    messages: Sequence[ObservedMessage], buffers: GrantedBuffers
-) -> list[SendSeen] | None:
-    """Sends of a flow each of which is one write with an immediate, to a buffer of Simple's; None:
-    not all of them are."""
-    for message in messages:
-        if message.immediate is None or not message.va:
-            return None
-    written = {(message.va, message.rkey) for message in messages}
-    if any(buffers.protocol_at(*one) is not Protocol.SIMPLE for one in written):
-        return None
-    return [
-        SendSeen(
-            message=message,
-            wire_bytes=message.wire_bytes,
-            first_psn=message.first_psn,
-            stop_psn=message.first_psn + message.packets,
-            closed=True,
-            immediate=message.immediate,
-            flag=None,
-            granted=Protocol.SIMPLE,
-            protocol=Protocol.SIMPLE,
-        )
-        for message in sorted(messages, key=attrgetter("first_psn"))
-    ]
 
 
 def unless_out_of_step(sends: Sequence[SendSeen], *, queue_pairs: int = 1) -> list[SendSeen]:
@@ -332,11 +317,3 @@ def _headless(
         immediate=message.immediate,
         flag=None,
     )
-
-
-def slot_of(send: SendSeen, base: int | None) -> int | None:
-    """FIFO slot of an LL send by its address, 0 .. 7."""
-    if base is None or not send.message.va:
-        return None
-    slot, rest = divmod(send.message.va - base, LL_SLOT_BYTES)
-    return slot % NCCL_STEPS if rest == 0 and 0 <= slot < NCCL_STEPS else None

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import piece_sizes
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
-from flowcheck.wire.learn.flows.lost_pieces import piece_bytes
-from flowcheck.wire.learn.flows.streams import PSN_OF_START
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, moved_ranges, one_behind_the_other
 from flowcheck.wire.traffic.observed_messages import ObservedMessage, Range
 
 MOST_QUEUE_PAIRS = 8
@@ -101,8 +101,7 @@ def _unbroken(run: Run, end: ObservedMessage, stop: int) -> int:
 
 def _is_part(total: int, size: int) -> bool:
     """What one of several queue pairs carries of a send of `size` bytes."""
-    ways = ((n, place) for n in range(2, MOST_QUEUE_PAIRS + 1) for place in range(n))
-    return any(total == piece_bytes(size, count, place) for count, place in ways)
+    return any(total in piece_sizes(size, count) for count in range(2, MOST_QUEUE_PAIRS + 1))
 
 
 def _adjoin(one: ObservedMessage, two: ObservedMessage) -> bool:
@@ -112,22 +111,12 @@ def _adjoin(one: ObservedMessage, two: ObservedMessage) -> bool:
 
 def _joined(run: Run) -> ObservedMessage:
     """One write of writes next to each other."""
-    starts = np.cumsum([0, *(write.wire_bytes for write in run)]).tolist()
     return replace(
-        run[0],
+        one_behind_the_other(run),
         packets=sum(write.packets for write in run),
-        wire_bytes=starts[-1],
-        payload=np.concatenate([write.payload for write in run]),
-        missing=_moved(starts, [write.missing for write in run]),
-        conflicts=_moved(starts, [write.conflicts for write in run]),
         line_flag=next((w.line_flag for w in run if w.line_flag is not None), None),
-        first_ns=min(write.first_ns for write in run),
         order=min(write.order for write in run),
     )
-
-
-def _moved(starts: Sequence[int], ranges: Sequence[Sequence[Range]]) -> tuple[Range, ...]:
-    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
 
 
 def _with_lost(
@@ -162,7 +151,7 @@ def _with_lost(
         wire_bytes=size,
         payload=payload,
         missing=tuple(missing),
-        conflicts=_moved(starts, [write.conflicts for write in own]),
+        conflicts=moved_ranges(starts, [write.conflicts for write in own]),
     )
     return len(own), whole
 
