@@ -18,10 +18,14 @@ from flowcheck.wire.collectives.nccl_parameters import (
     WriterRanks,
 )
 from flowcheck.wire.collectives.ring_schedule import Schedule
-from flowcheck.wire.learn.cuts.branches import tree_totals
-from flowcheck.wire.learn.cuts.room import totals_of_room
-from flowcheck.wire.learn.cuts.slack import slacks
-from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
+from flowcheck.wire.learn.cuts.totals import (
+    Channels,
+    Positions,
+    slacks,
+    totals_of,
+    totals_of_room,
+    tree_totals,
+)
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 

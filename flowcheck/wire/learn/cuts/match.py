@@ -49,12 +49,9 @@ class Cut:
 
     def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
         """(stream, number, what it carries) of every send on every mirrored connection."""
-        for edge, at, names, schedule in zip(
-            ring.edges, self.starts, self.channels, self.schedules, strict=True
-        ):
-            for stream, number, channel in zip(edge.streams, at, names, strict=True):
-                for i, send in enumerate(schedule[channel] if channel is not None else ()):
-                    yield stream, number + i, send
+        for stream, number, table in self.rows(ring):
+            for i, send in enumerate(table):
+                yield stream, number + i, send
 
     def rows(self, ring: Ring) -> Iterator[tuple[Stream, int, SendTable]]:
         """(stream, number of its first one, what they carry) of the sends of every mirrored

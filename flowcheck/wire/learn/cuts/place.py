@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -17,7 +17,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     wire_bytes,
 )
-from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
+from flowcheck.wire.collectives.ring_schedule import Send, hops_per_loop, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
@@ -210,15 +210,9 @@ def seen_once(cut: Cut, ring: Ring) -> bool:
     order = np.argsort(begins)
     reached = np.maximum.accumulate(ends[order]) if len(order) else ends
     gapless = bool((begins[order][1:] <= reached[:-1]).all())
-    return (
-        bool(len(order))
-        and gapless
-        and (begins[order[0]], reached[-1])
-        == (
-            0,
-            result_bytes(cut, ring),
-        )
-    )
+    if not len(order) or not gapless:
+        return False
+    return bool(begins[order[0]] == 0 and reached[-1] == result_bytes(cut, ring))
 
 
 def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
@@ -226,8 +220,8 @@ def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
     if cut.op.kind is not CollectiveKind.ALL_REDUCE or not ring.extra_sends:
         return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
-    steps = 2 * ring.ranks - 2
-    return send.send // slices % (steps + ring.extra_sends) >= steps
+    own, all_hops = (hops_per_loop(cut.op.kind, ring.ranks, n) for n in (0, ring.extra_sends))
+    return send.send // slices % all_hops >= own
 
 
 def paint(
@@ -269,7 +263,7 @@ def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:
         if not send.final or not send.data_bytes:
             continue
         seen = stream.sends.get(number)
-        data = None if seen is None else _whole(seen, cut.op.protocol, send.data_bytes)
+        data = None if seen is None else head_of(seen, cut.op.protocol, send.data_bytes)
         if seen is None or data is None:
             return None
         if send.start_byte not in first:
@@ -279,7 +273,7 @@ def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:
         before, size = first[send.start_byte]
         if size != send.data_bytes:
             return None
-        other = _whole(before, cut.op.protocol, size)
+        other = head_of(before, cut.op.protocol, size)
         alike = alike and other is not None and np.array_equal(other, data)
     reached = 0
     for start in sorted(first):
@@ -309,21 +303,11 @@ def _name(send: SendSeen) -> tuple[object, ...]:
     return message.flow, message.first_psn, send.wire_bytes, send.flag, *spoilt
 
 
-def _whole(send: SendSeen, protocol: Protocol, data_bytes: int) -> NDArray[np.uint8] | None:
-    """The data of a send of which nothing is missing, doubted or old."""
-    message = send.message
-    if message.missing or message.conflicts or len(message.payload) < data_bytes:
-        return None
-    if protocol is Protocol.LL and _stale_lines(send, message.payload) is not None:
-        return None
-    return nccl_wire_format.unpack(
-        protocol, message.payload, data_bytes, linear=message.linear_ll128
-    )
-
-
 def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
     """Collectives of which two final copies differ."""
-    return sum(copies_differ(cut, ring) for cut in _twice_seen(cuts, ring))
+    if len(ring.edges) < 2 and not ring.extra_sends:
+        return 0  # Nobody sends a second copy.
+    return sum(copies_differ(cut, ring) for cut in cuts)
 
 
 HEAD_BYTES = 3840
@@ -403,7 +387,9 @@ def head_of(
     """[size] its first bytes from wire byte `start` on, where a line or group begins; None where
     not all of them are sure."""
     message = send.message
-    stop = min(start + wire_bytes(protocol, size), len(message.payload))
+    stop = start + wire_bytes(protocol, size)
+    if stop > len(message.payload):
+        return None
     if any(a < stop and b > start for a, b in (*message.missing, *message.conflicts)):
         return None
     payload = message.payload[start:stop]
@@ -418,10 +404,3 @@ def _end_is_open(cut: Cut) -> bool:
     op = cut.op
     sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
     return op.kind is CollectiveKind.BROADCAST and sized_by_wire and GRAIN_BYTES[op.protocol] > 1
-
-
-def _twice_seen(cuts: Sequence[Cut], ring: Ring) -> Iterable[Cut]:
-    """Only where two copies can exist there is something to compare."""
-    if len(ring.edges) < 2 and not ring.extra_sends:
-        return ()
-    return cuts
