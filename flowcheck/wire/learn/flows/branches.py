@@ -34,7 +34,7 @@ def rings_with_trees(streams: Sequence[Stream], rules: tuple[NcclEra, ...]) -> I
     counted = [ranks for ranks in ranks_counted(streams) if ranks > 2]
     every = dict.fromkeys((*counted, *range(3, MOST_RANKS + 1)))
     for place, ranks in enumerate(every):
-        links = _links(streams, ranks)
+        links = links_of_nodes(streams, ranks)
         if not links or not are_of_trees(links, ranks):
             continue
         penalty = min(place, len(counted)) * UNLIKELY
@@ -80,7 +80,7 @@ def may_have_trees(streams: Sequence[Stream]) -> bool:
     if all(stream.tag is None for stream in streams):
         return True
     for ranks in range(3, MOST_RANKS + 1):
-        links = _links(streams, ranks)
+        links = links_of_nodes(streams, ranks)
         if links and all(around(link, ranks) or _trees(link, ranks) for link in links):
             return True
     return False
@@ -102,28 +102,29 @@ def channels_used(links: Links, ranks: int) -> int:
 
 def turns_of_trees(links: Links, ranks: int, used: int) -> Iterator[int]:
     """Channels that NCCL's search may have found: after so many the other tree has its turn."""
+    apart = {link: own for link, own in links.items() if not around(link, ranks)}
     for found in range(1, used + 1):
-        channels = [
-            (link, [tree_parents(ranks, is_second(c, found)) for c in range(used)])
-            for link in links
-            if not around(link, ranks)
-        ]
-        if all(
-            len(links[link]) == sum(sum_passes_down(*link, tree) is not None for tree in trees)
-            for link, trees in channels
-        ):
+        if all(len(own) == len(tree_channels(at, ranks, found, used)) for at, own in apart.items()):
             yield found
 
 
-def _links(streams: Sequence[Stream], ranks: int) -> Links | None:
-    """Connections by the ranks that they run between; None where these are no such ranks."""
-    rank_of: dict[str, int] = {}
+def tree_channels(link: Link, nodes: int, found: int, used: int) -> list[int]:
+    """Channels, of so many, whose trees link these nodes. found: as `turns_of_trees` has it."""
+    passing = _trees(link, nodes)
+    return [channel for channel in range(used) if is_second(channel, found) in passing]
+
+
+def links_of_nodes(streams: Sequence[Stream], ranks: int, gpus: int = 1) -> Links | None:
+    """Connections by the nodes that they run between; None where these are no such nodes. gpus:
+    ranks of a node, which lie node by node."""
+    node_of: dict[str, int] = {}
     for stream in streams:
-        if stream.tag is None or rank_of.setdefault(stream.key.source, stream.tag) != stream.tag:
+        if stream.tag is None or stream.tag >= ranks:
             return None
-    if max(rank_of.values(), default=ranks) >= ranks:
-        return None
-    return linked(streams, rank_of, ranks)
+        node = stream.tag // gpus
+        if node_of.setdefault(stream.key.source, node) != node:
+            return None
+    return linked(streams, node_of, ranks // gpus)
 
 
 def linked(streams: Sequence[Stream], node_of: dict[str, int], nodes: int) -> Links | None:

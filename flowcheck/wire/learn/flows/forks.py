@@ -27,7 +27,8 @@ from flowcheck.wire.learn.flows.branches import (
     are_of_trees,
     around,
     channels_used,
-    linked,
+    links_of_nodes,
+    tree_channels,
     turns_of_trees,
 )
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -104,153 +105,123 @@ def forks(streams: Sequence[Stream]) -> Iterator[Fork]:
     """Ways in which these may be of a ring and of trees over nodes of several GPUs."""
     for ranks in ranks_counted(streams):
         for gpus in range(2, ranks // LEAST_NODES + 1):
-            links = None if ranks % gpus else _links(streams, ranks, gpus)
+            links = None if ranks % gpus else links_of_nodes(streams, ranks, gpus)
             if links and are_of_trees(links, ranks // gpus):
                 yield from _shared_out(links, ranks, gpus)
-
-
-def _links(streams: Sequence[Stream], ranks: int, gpus: int) -> Links | None:
-    """Connections by the nodes that they run between; None where these are no such nodes."""
-    node_of: dict[str, int] = {}
-    for stream in streams:
-        if stream.tag is None or stream.tag >= ranks:
-            return None
-        node = stream.tag // gpus
-        if node_of.setdefault(stream.key.source, node) != node:
-            return None
-    return linked(streams, node_of, ranks // gpus)
 
 
 def _shared_out(links: Links, ranks: int, gpus: int) -> Iterator[Fork]:
     nodes = ranks // gpus
     used = channels_used(links, nodes)
     for found in turns_of_trees(links, nodes, used):
-        roles = _roles(links, gpus, nodes, found, used)
+        trees = _Trees(links, gpus, nodes, found, used)
+        roles = trees.roles()
         if roles is None:
             continue
-        near = [link for link in links if around(link, nodes)]
         chosen: list[tuple[dict[Link, PerTree], Roles]] = [({}, roles)]
-        for link in near:
+        for link in (link for link in links if around(link, nodes)):
             chosen = [
                 ({**before, link: shared}, known)
                 for before, roles in chosen
-                for shared, known in _ways(link, links[link], gpus, nodes, found, used, roles)
+                for shared, known in trees.ways(link, roles)
             ]
         for shared, _ in chosen[:MOST_WAYS]:
-            yield _fork(links, shared, ranks, gpus, found, used)
+            yield trees.fork(shared)
 
 
-def _roles(links: Links, gpus: int, nodes: int, found: int, used: int) -> Roles | None:
-    """By the links that trees alone have; None where two of them contradict each other."""
-    roles: Roles = {}
-    for link, own in links.items():
-        channels = _channels(link, nodes, found, used)
-        if around(link, nodes) or len(channels) != len(own):
-            continue
-        if not _agree(roles, link, channels, own, gpus, nodes, found):
-            return None
-    return roles
+@dataclass(frozen=True, slots=True)
+class _Trees:
+    """Connections as of trees over so many nodes of so many GPUs."""
 
+    links: Links
+    gpus: int
+    nodes: int
+    found: int
+    used: int
 
-def _channels(link: Link, nodes: int, found: int, used: int) -> list[int]:
-    """Channels whose trees link these nodes."""
-    return [
-        c
-        for c in range(used)
-        if sum_passes_down(*link, tree_parents(nodes, is_second(c, found))) is not None
-    ]
+    def channels(self, link: Link) -> list[int]:
+        """Those whose trees link these nodes."""
+        return tree_channels(link, self.nodes, self.found, self.used)
 
+    def roles(self) -> Roles | None:
+        """By the links that trees alone have; None where two of them contradict each other."""
+        roles: Roles = {}
+        for link, own in self.links.items():
+            channels = self.channels(link)
+            if around(link, self.nodes) or len(channels) != len(own):
+                continue
+            if not self._agree(roles, link, channels, own):
+                return None
+        return roles
 
-def _agree(
-    roles: Roles,
-    link: Link,
-    channels: Sequence[int],
-    own: Sequence[Stream],
-    gpus: int,
-    nodes: int,
-    found: int,
-) -> bool:
-    """Who writes on these is who writes elsewhere in the same role; `roles` learns of new ones."""
-    for channel, stream in zip(channels, own, strict=True):
-        second = is_second(channel, found)
+    def ways(self, link: Link, roles: Roles) -> Iterator[tuple[PerTree, Roles]]:
+        """(which trees may share the ring's connections from a node to the next one, who then
+        writes what)."""
+        own, channels = self.links[link], self.channels(link)
+        here = {is_second(c, self.found) for c in channels}
+        for shared in product(*((True, False) if second in here else (True,) for second in (0, 1))):
+            apart = [c for c in channels if not shared[is_second(c, self.found)]]
+            ring = own[: len(own) - len(apart)]
+            with_ring = [c for c in channels if c not in apart and c < len(ring)]
+            known = dict(roles)
+            both = [ring[c] for c in with_ring]
+            if (
+                ring
+                and all(self._is_of(known, EXIT, c, s) for c, s in enumerate(ring))
+                and self._agree(known, link, apart, own[len(ring) :])
+                and self._agree(known, link, with_ring, both)
+            ):
+                yield (shared[0], shared[1]), known
+
+    def _agree(
+        self, roles: Roles, link: Link, channels: Sequence[int], own: Sequence[Stream]
+    ) -> bool:
+        """Who writes on these is who writes elsewhere in the same role; `roles` learns of new
+        ones."""
         above, below = link
-        role = "up"
-        if sum_passes_down(*link, tree_parents(nodes, second)):
-            role = "first" if stands_before(below, above, nodes, second) else "other"
-        if not _is_of(roles, role, channel % found, stream, gpus):
-            return False
-    return True
+        for channel, stream in zip(channels, own, strict=True):
+            second = is_second(channel, self.found)
+            role = "up"
+            if sum_passes_down(*link, tree_parents(self.nodes, second)):
+                role = "first" if stands_before(below, above, self.nodes, second) else "other"
+            if not self._is_of(roles, role, channel, stream):
+                return False
+        return True
 
+    def _is_of(self, roles: Roles, role: str, channel: int, stream: Stream) -> bool:
+        """Both trees of a channel found, and its copies, have the same chain in every node."""
+        gpu = None if stream.tag is None else stream.tag % self.gpus
+        return gpu is not None and roles.setdefault((role, channel % self.found), gpu) == gpu
 
-def _is_of(roles: Roles, role: str, channel: int, stream: Stream, gpus: int) -> bool:
-    """Both trees of a channel found, and its copies, have the same chain in every node."""
-    gpu = None if stream.tag is None else stream.tag % gpus
-    return gpu is not None and roles.setdefault((role, channel), gpu) == gpu
-
-
-def _ways(
-    link: Link,
-    own: Sequence[Stream],
-    gpus: int,
-    nodes: int,
-    found: int,
-    used: int,
-    roles: Roles,
-) -> Iterator[tuple[PerTree, Roles]]:
-    """(which trees may share the ring's connections from a node to the next one, who then writes
-    what)."""
-    channels = _channels(link, nodes, found, used)
-    here = {is_second(c, found) for c in channels}
-    for shared in product(*((True, False) if second in here else (True,) for second in (0, 1))):
-        apart = [c for c in channels if not shared[is_second(c, found)]]
-        ring = own[: len(own) - len(apart)]
-        with_ring = [c for c in channels if c not in apart and c < len(ring)]
-        known = dict(roles)
-        both = [ring[c] for c in with_ring]
-        if (
-            ring
-            and all(_is_of(known, EXIT, c % found, s, gpus) for c, s in enumerate(ring))
-            and _agree(known, link, apart, own[len(ring) :], gpus, nodes, found)
-            and _agree(known, link, with_ring, both, gpus, nodes, found)
-        ):
-            yield (shared[0], shared[1]), known
-
-
-def _fork(
-    links: Links, shared: Mapping[Link, PerTree], ranks: int, gpus: int, found: int, used: int
-) -> Fork:
-    nodes = ranks // gpus
-    edges: list[Edge] = []
-    ring: dict[Link, Sequence[Stream]] = {}
-    for link, own in sorted(links.items()):
-        passing, rest = (True, True), own
-        if link in shared:
-            passing = (not shared[link][0], not shared[link][1])
-            channels = _channels(link, nodes, found, used)
-            least = len(own) - sum(passing[is_second(c, found)] for c in channels)
-            ring[link], rest = own[:least], own[least:]
-        if rest:
-            edges.append(
-                Edge(
-                    sender=link[0] * gpus,
-                    receiver=link[1] * gpus,
-                    streams=tuple(rest),
-                    trees=passing,
+    def fork(self, shared: Mapping[Link, PerTree]) -> Fork:
+        """With trees that share the ring's connections so."""
+        edges: list[Edge] = []
+        ring: list[Stream] = []
+        for link, own in sorted(self.links.items()):
+            passing, rest = (True, True), own
+            if link in shared:
+                passing = (not shared[link][0], not shared[link][1])
+                apart = sum(passing[is_second(c, self.found)] for c in self.channels(link))
+                ring += own[: len(own) - apart]
+                rest = own[len(own) - apart :]
+            if rest:
+                sender, receiver = (node * self.gpus for node in link)
+                edges.append(
+                    Edge(sender=sender, receiver=receiver, streams=tuple(rest), trees=passing)
                 )
-            )
-    hosts = {
-        end: f"host {node}"
-        for link, own in links.items()
-        for stream in own
-        for end, node in zip((stream.key.source, stream.key.destination), link, strict=True)
-    }
-    return Fork(
-        ranks=ranks,
-        gpus=gpus,
-        found=found,
-        used=used,
-        ring=grouped([s for own in ring.values() for s in own], (), hosts, 0),
-        edges=tuple(edges),
-        shared={link[0]: both for link, both in shared.items()},
-        nodes={f"host {node}": node for node in range(nodes)},
-    )
+        hosts = {
+            end: f"host {node}"
+            for link, own in self.links.items()
+            for stream in own
+            for end, node in zip((stream.key.source, stream.key.destination), link, strict=True)
+        }
+        return Fork(
+            ranks=self.nodes * self.gpus,
+            gpus=self.gpus,
+            found=self.found,
+            used=self.used,
+            ring=grouped(ring, (), hosts, 0),
+            edges=tuple(edges),
+            shared={link[0]: both for link, both in shared.items()},
+            nodes={f"host {node}": node for node in range(self.nodes)},
+        )
