@@ -22,8 +22,16 @@ class Protocol(StrEnum):
 LL_LINE_DATA_BYTES = 8
 LL128_GROUP_DATA_BYTES = 1920
 """Data of an LL line, and of a group of 16 LL128 lines."""
+LL_LINE_BYTES = 16
+LL128_LINE_BYTES = 128
 LL128_GROUP_BYTES = 2048
 """On the wire."""
+NCCL_STEPS = 8
+"""Slots of a connection's buffer (NCCL src/include/device.h, NCCL_STEPS)."""
+BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
+"""Of a connection, by NCCL's default."""
+SLOT_BYTES = {protocol: size // NCCL_STEPS for protocol, size in BUFFER_BYTES.items()}
+"""Distance of two steps in such a buffer."""
 GRAIN_BYTES = {
     Protocol.LL: LL_LINE_DATA_BYTES,
     Protocol.LL128: LL128_GROUP_DATA_BYTES,
@@ -32,8 +40,8 @@ GRAIN_BYTES = {
 """Totals that differ by less may have the same sizes on the wire."""
 
 
-SPLIT_BYTES = 128
-"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
+SPLIT_BYTES = LL128_LINE_BYTES
+"""Queue pairs that split a message have whole multiples of so many bytes."""
 
 
 class NcclEra(StrEnum):

@@ -17,13 +17,14 @@ from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import (
     ANY_CODE,
+    CODE_OF,
     NO_SIZE,
     NOT_SEEN,
     PROTOCOLS,
     Stream,
 )
 
-_CODES = {protocol: bytes((code, ANY_CODE)) for code, protocol in enumerate(PROTOCOLS)}
+_CODES = {protocol: bytes((CODE_OF[protocol], ANY_CODE)) for protocol in PROTOCOLS}
 """Codes, in columns, of what may be of a protocol."""
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""

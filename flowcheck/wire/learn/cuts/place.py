@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
+    LL_LINE_BYTES,
     CollectiveKind,
     Protocol,
     wire_bytes,
 )
 from flowcheck.wire.collectives.ring_schedule import Send, hops_per_loop, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
+from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream, seen_mask
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream
 from flowcheck.wire.learn.reading import Placement, Put
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -117,8 +118,8 @@ def unpacked(
     stale = _stale_lines(send, payload) if protocol is Protocol.LL else None
     if stale is None and not send.message.missing and not send.message.conflicts:
         return data, np.ones(data_bytes, np.bool_)
-    mask = seen_mask(len(payload), send.message.missing)
-    for start, stop in send.message.conflicts:
+    mask = np.ones(len(payload), np.bool_)
+    for start, stop in (*send.message.missing, *send.message.conflicts):
         mask[start:stop] = False
     if stale is not None:
         mask[: len(stale) * LL_LINE_BYTES].reshape(-1, LL_LINE_BYTES)[stale] = False
@@ -130,7 +131,7 @@ def unpacked(
 def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
     """[line] its flag is not the message's; None: every one has it. payload: some of the send's."""
     flags = nccl_wire_format.ll_flags(payload)
-    flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+    flag = flag_of(send.number) if send.flag is None else send.flag
     stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
     return stale if stale.any() else None
 

@@ -19,7 +19,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
 )
 from flowcheck.wire.collectives.ring_schedule import collective, hops_per_loop, sends_per_chunk
 from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.learn.flows.streams import PROTOCOLS, Stream
+from flowcheck.wire.learn.flows.streams import CODE_OF, Stream
 
 Positions = tuple[tuple[int, ...], ...]
 """[edge][stream] -> number of the next send."""
@@ -170,7 +170,7 @@ def _loop_chunks(
     None where no copy of the chunk has a known size; None if copies disagree."""
     lanes = ring.ranks if kind is CollectiveKind.ALL_REDUCE else _hops(ring, kind)
     hops, per_hop = _hops(ring, kind), sends_per_chunk(kind, protocol)
-    name = (at, lanes, hops, per_hop, PROTOCOLS.index(protocol))
+    name = (at, lanes, hops, per_hop, CODE_OF[protocol])
     if name not in stream.looked_up:
         stream.looked_up[name] = _lanes(stream, at, lanes, hops, per_hop, protocol)
     found = stream.looked_up[name]

@@ -24,12 +24,12 @@ from flowcheck.findings.catalog.connections import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_BYTES, Protocol
 from flowcheck.wire.learn.flows.granted_buffers import GrantedBuffers
-from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES, MOST_STEPS, line_flag
+from flowcheck.wire.learn.flows.line_flags import Place, flag_of, line_flag, out_of_step
 from flowcheck.wire.learn.flows.numbering import Numbered, in_slots, slot_base
 from flowcheck.wire.learn.flows.streams import (
-    ANY_CODE,
+    CODE_OF,
     PROTOCOLS,
     PSN_OF_START,
     SendSeen,
@@ -51,8 +51,6 @@ _FIELDS = (
     "length_inferred",
 )
 _row = attrgetter(*_FIELDS)
-FLAG_STEPS = 1 << 32
-"""A flag counts modulo so many steps."""
 
 
 @dataclass(slots=True)
@@ -172,8 +170,13 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
     if codes is None:
         return None
     flags = _flags(messages, codes)
-    if flags is None or not _in_step(flags):
+    if flags is None:
         return None
+    if flags:
+        spans = zip(psns.tolist(), stops.tolist(), strict=True)
+        places = [Place(flags.get(number), *span) for number, span in enumerate(spans)]
+        if out_of_step(places, from_start=True):
+            return None
     return CleanSends(messages, psns, stops, vas, keys, words, sizes, times, orders, codes, flags)
 
 
@@ -190,14 +193,13 @@ def _codes(
     ]
     if None in told:
         return None
-    codes = [PROTOCOLS.index(protocol) for protocol in told if protocol is not None]
-    return np.array(codes, np.uint8)[inverse]
+    return np.array([CODE_OF[protocol] for protocol in told], np.uint8)[inverse]
 
 
 def _flags(messages: Sequence[ObservedMessage], codes: NDArray[np.uint8]) -> dict[int, int] | None:
     """The flags of lines by number; None where lines have none."""
     found: dict[int, int] = {}
-    for number in np.flatnonzero(codes != PROTOCOLS.index(Protocol.SIMPLE)).tolist():
+    for number in np.flatnonzero(codes != CODE_OF[Protocol.SIMPLE]).tolist():
         message = messages[number]
         told = line_flag(message, PROTOCOLS[codes[number]])
         if told is not None:
@@ -205,14 +207,6 @@ def _flags(messages: Sequence[ObservedMessage], codes: NDArray[np.uint8]) -> dic
         elif message.wire_bytes:
             return None
     return found
-
-
-def _in_step(flags: Mapping[int, int]) -> bool:
-    """Each says a step that sends beside it leave room for (`out_of_step`)."""
-    numbers = np.array([-1, *flags], np.int64)
-    steps = np.remainder(np.diff(np.array([0, *flags.values()], np.int64)), FLAG_STEPS)
-    apart = np.diff(numbers)
-    return bool(((apart <= steps) & (steps <= 1 + MOST_STEPS * (apart - 1))).all())
 
 
 def numbered_clean(
@@ -229,7 +223,7 @@ def numbered_clean(
         return None
     evidence: list[Finding] = [NUMBERED_BY_GRANT()]
     if flags_count and sends.flags:
-        if any((number + 1) % FLAG_STEPS != flag for number, flag in sends.flags.items()):
+        if any(flag_of(number) != flag for number, flag in sends.flags.items()):
             return None
         evidence.append(NUMBERED_BY_FLAG())
     evidence.append(NUMBERED_BY_PSN())
@@ -244,8 +238,5 @@ def numbered_clean(
 def _codes_of(capacities: NDArray[np.int64]) -> NDArray[np.uint8]:
     """[receive] the protocol that has receives of so many bytes."""
     sizes, inverse = np.unique(capacities, return_inverse=True)
-    codes = [
-        ANY_CODE if protocol is None else PROTOCOLS.index(protocol)
-        for protocol in map(nccl_wire_format.protocol_of_capacity, sizes.tolist())
-    ]
-    return np.array(codes, np.uint8)[inverse]
+    protocols = map(nccl_wire_format.protocol_of_capacity, sizes.tolist())
+    return np.array([CODE_OF[protocol] for protocol in protocols], np.uint8)[inverse]

@@ -16,8 +16,8 @@ from flowcheck.findings.catalog.connections import (
     NUMBERS_CONTRADICTED,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nccl_wire_format import SLOT_BYTES, SLOTS
+from flowcheck.wire.collectives.nccl_parameters import NCCL_STEPS, SLOT_BYTES, Protocol
+from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
 
 LL_SLOT_BYTES = SLOT_BYTES[Protocol.LL]
@@ -146,19 +146,19 @@ def _choose(
     """A number in [least, most] after a gap; (number, is it the only one that fits?)."""
     if flagged is not None and least <= flagged <= most:
         return flagged, True
-    fits = list(range(least, min(most, least + 16 * SLOTS) + 1))
+    fits = list(range(least, min(most, least + 16 * NCCL_STEPS) + 1))
     if granted and send.message.va:
         fits = [n for n in fits if granted.get(n) == send.message.va] or fits
     slot = _slot_of(send, base)
     if slot is not None:
-        fits = [n for n in fits if n % SLOTS == slot] or fits
+        fits = [n for n in fits if n % NCCL_STEPS == slot] or fits
     return fits[0], len(fits) == 1
 
 
 def slot_base(sends: Iterable[SendSeen]) -> int | None:
     """Address of slot 0 if the addresses of the flagged sends step by LL slots."""
     bases = Counter(
-        s.message.va - ((s.flag - 1) % SLOTS) * LL_SLOT_BYTES
+        s.message.va - ((s.flag - 1) % NCCL_STEPS) * LL_SLOT_BYTES
         for s in sends
         if s.flag is not None and s.message.va
     )
@@ -172,7 +172,7 @@ def in_slots(numbered: Mapping[int, SendSeen], base: int | None) -> list[bool]:
     """Of each send that was written to a slot of LL: it is the slot of its number. base: address of
     slot 0; None: nothing tells it."""
     slots = ((n, _slot_of(send, base)) for n, send in numbered.items())
-    return [slot == n % SLOTS for n, slot in slots if slot is not None]
+    return [slot == n % NCCL_STEPS for n, slot in slots if slot is not None]
 
 
 def _slot_of(send: SendSeen, base: int | None) -> int | None:
@@ -180,7 +180,7 @@ def _slot_of(send: SendSeen, base: int | None) -> int | None:
     if base is None or not send.message.va:
         return None
     slot, rest = divmod(send.message.va - base, LL_SLOT_BYTES)
-    return slot if rest == 0 and 0 <= slot < SLOTS else None
+    return slot if rest == 0 and 0 <= slot < NCCL_STEPS else None
 
 
 def _evidence(
@@ -194,7 +194,7 @@ def _evidence(
     seen = numbered.items()
     whole = start and len(numbered) == max(numbered) + 1
     granted_there = [granted[n] == s.message.va for n, s in seen if s.message.va and n in granted]
-    flagged = [(n + 1) & 0xFFFFFFFF == s.flag for n, s in seen if s.flag is not None]
+    flagged = [flag_of(n) == s.flag for n, s in seen if s.flag is not None]
     told = (
         (NUMBERED_BY_GRANT, granted_there),
         (NUMBERED_BY_FLAG, flagged if flags_count else []),

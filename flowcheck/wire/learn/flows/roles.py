@@ -9,13 +9,13 @@ from operator import attrgetter
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_BYTES, Protocol
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.clean_flows import CleanSends, clean_sends, numbered_clean
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
-from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES, line_flag
+from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.learn.flows.numbering import (
     Numbered,
     number_sends,

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
+from flowcheck.wire.collectives.nccl_wire_format import MOST_RECEIVES, immediate_sizes
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.line_flags import Place, line_flag, out_of_step
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
 SIZE_BYTES = 4
-MOST_GROUPED = 8
-"""Receives that one clear-to-send grants, and what its writer says of each."""
+"""Of what the writer of grouped receives says of each."""
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
 
@@ -51,6 +50,8 @@ NO_SIZE = np.int64(NOT_SEEN).tobytes()
 """As bytes of the column, which no other size has."""
 PROTOCOLS = tuple(Protocol)
 """A protocol in columns is its place here."""
+CODE_OF: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
+CODE_OF[None] = ANY_CODE
 
 
 class StreamTable:
@@ -71,12 +72,11 @@ class StreamTable:
         """`wire_bytes` as bytes."""
         if not sends:
             return
-        codes: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
         at = np.fromiter(sends, np.int64, len(sends)) - self.first
         seen = sends.values()
         self.wire_bytes[at] = [send.wire_bytes for send in seen]
         protocols = np.full(count, ANY_CODE, np.uint8)
-        protocols[at] = [codes.get(send.protocol, ANY_CODE) for send in seen]
+        protocols[at] = [CODE_OF[send.protocol] for send in seen]
         self.protocol_codes = protocols.tobytes()
         self.times_ns[at] = [send.message.first_ns for send in seen]
         self.orders[at] = [send.message.order for send in seen]
@@ -196,14 +196,6 @@ class Stream:
         return self.flow.key
 
 
-def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
-    """[size_bytes]: was the byte captured?"""
-    mask = np.ones(size_bytes, np.bool_)
-    for start, stop in missing:
-        mask[start:stop] = False
-    return mask
-
-
 def one_behind_the_other(parts: Sequence[ObservedMessage]) -> ObservedMessage:
     """The first of these messages with the bytes of all."""
     starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
@@ -285,7 +277,7 @@ def _sizes_of_group(message: ObservedMessage, sends: Sequence[SendSeen]) -> int:
     """How many plain writes before it this one ends by telling their sizes, as grouped receives
     are ended since NCCL 2.20 (NCCL_NET_IB_MAX_RECVS); 0: it is data."""
     count, rest = divmod(message.wire_bytes, SIZE_BYTES)
-    if message.immediate is None or rest or not 2 <= count <= MOST_GROUPED or message.missing:
+    if message.immediate is None or rest or not 2 <= count <= MOST_RECEIVES or message.missing:
         return 0
     own = sends[-count:]
     plain = len(own) == count and all(s.message.immediate is None for s in own)

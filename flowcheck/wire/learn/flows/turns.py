@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
-from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nccl_wire_format import SLOT_BYTES, SLOTS
+from flowcheck.wire.collectives.nccl_parameters import NCCL_STEPS, SLOT_BYTES, Protocol
 from flowcheck.wire.learn.flows.numbering import Granted, first_by_grants
 from flowcheck.wire.learn.flows.pieces import Row
 from flowcheck.wire.learn.flows.streams import SendSeen
@@ -104,7 +103,7 @@ def _borne_out(order: Sequence[SendSeen], granted: Granted, *, from_start: bool)
         slot = SLOT_BYTES[one.protocol or Protocol.SIMPLE]
         if one.message.rkey == two.message.rkey and one.message.va and two.message.va:
             steps, rest = divmod(two.message.va - one.message.va, slot)
-            told += not rest and steps % SLOTS in (1, 2)
+            told += not rest and steps % NCCL_STEPS in (1, 2)
     return told
 
 
