@@ -126,8 +126,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
             Protocol.SIMPLE: 64,
         }[launch.protocol]
     )
-    gathers = launch.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    total = launch.work_bytes * (launch.ranks if gathers else 1)
+    total = launch.work_bytes * (launch.ranks if launch.kind.in_blocks else 1)
     channels = max(1, min(launch.channels, total // (threads * threshold)))
     while total < channels * threads * threshold and threads % 128 == 0:
         threads //= 2

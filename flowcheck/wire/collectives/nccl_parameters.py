@@ -99,6 +99,11 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
 
+    @property
+    def in_blocks(self) -> bool:
+        """Each rank has a block of the result, or of what is reduced."""
+        return self in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:

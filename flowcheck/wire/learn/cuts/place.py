@@ -138,8 +138,7 @@ def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
     """Of what every rank holds afterwards."""
-    gathers = cut.op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    return cut.op.work_bytes * (ring.ranks if gathers else 1)
+    return cut.op.work_bytes * (ring.ranks if cut.op.kind.in_blocks else 1)
 
 
 class Placements(Sequence[Placement]):
@@ -402,6 +401,5 @@ def head_of(
 def _end_is_open(cut: Cut) -> bool:
     """Of a broadcast in lines of a size that only the wire tells: where its copies begin to differ
     it ends."""
-    op = cut.op
-    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
-    return op.kind is CollectiveKind.BROADCAST and sized_by_wire and GRAIN_BYTES[op.protocol] > 1
+    broadcast = cut.op.kind is CollectiveKind.BROADCAST
+    return broadcast and cut.op.sized_by_wire and GRAIN_BYTES[cut.op.protocol] > 1

@@ -106,7 +106,7 @@ def _parts(
         if chunks is None or any(size is None for size in chunks):
             break
         known = [size or 0 for size in chunks]
-        if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+        if kind.in_blocks:
             if len(set(known)) > 1:
                 break
             known = known[:1]

@@ -25,5 +25,4 @@ def earliest(
 
 def seen_whole(ring: Ring) -> bool:
     """Every connection from its start on, and nothing was lost."""
-    streams = [stream for edge in ring.edges for stream in edge.streams]
-    return all(stream.from_start and len(stream.sends) == stream.stop for stream in streams)
+    return all(stream.whole for edge in ring.edges for stream in edge.streams)

@@ -192,6 +192,11 @@ class Stream:
         return min(self.sends, default=0)
 
     @property
+    def whole(self) -> bool:
+        """It was seen from the connection's start on, and no send is missing."""
+        return self.from_start and len(self.sends) == self.stop
+
+    @property
     def key(self) -> FlowKey:
         return self.flow.key
 
