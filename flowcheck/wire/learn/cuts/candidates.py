@@ -26,8 +26,7 @@ from flowcheck.wire.learn.cuts.totals import (
     totals_of_room,
     tree_totals,
 )
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 
 __all__ = [
     "Channels",

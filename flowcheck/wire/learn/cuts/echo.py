@@ -11,8 +11,7 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
 
 ENOUGH_VALUES = 16

@@ -25,8 +25,7 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
 from flowcheck.wire.learn.flows.branches import may_have_trees
 from flowcheck.wire.learn.flows.forks import forks
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.types import is_of
 from flowcheck.wire.learn.reading import Collective

@@ -22,8 +22,7 @@ from flowcheck.wire.learn.flows.branches import (
     mirrored,
     turns_of_trees,
 )
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.rings import Edge, Ring, seen_whole
 from flowcheck.wire.learn.flows.rows import parts, rows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_guesses

@@ -13,8 +13,7 @@ from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
 from flowcheck.wire.learn.cuts.totals import tree_totals
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
