@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # stages of the packet path load no numpy
     import numpy as np
@@ -143,18 +143,15 @@ def piece_sizes(wire_bytes: int, count: int) -> list[int]:
     return [stop - start for start, stop in pieces(wire_bytes, count)]
 
 
-def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
-    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
-    if protocol is Protocol.LL:
-        return round_up(data_bytes, LL_LINE_DATA_BYTES) * 2
-    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+_Size = TypeVar("_Size", int, "NDArray[np.int64]")
 
 
-def wire_sizes(protocol: Protocol, data_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`wire_bytes` of many messages at once."""
+def wire_bytes(protocol: Protocol, data_bytes: _Size) -> _Size:
+    """Bytes a message of `data_bytes` occupies, or each of many: LL 16 per 8, LL128 2048 per
+    1920."""
     if protocol is Protocol.LL:
         lines = (data_bytes + LL_LINE_DATA_BYTES - 1) // LL_LINE_DATA_BYTES
-        return lines * (2 * LL_LINE_DATA_BYTES)
+        return lines * LL_LINE_BYTES
     if protocol is Protocol.LL128:
         groups = (data_bytes + LL128_GROUP_DATA_BYTES - 1) // LL128_GROUP_DATA_BYTES
         return groups * LL128_GROUP_BYTES
@@ -164,7 +161,7 @@ def wire_sizes(protocol: Protocol, data_bytes: NDArray[np.int64]) -> NDArray[np.
 def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
     """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
     if protocol is Protocol.LL:
-        return wire_bytes // 16 * 8
+        return wire_bytes // LL_LINE_BYTES * LL_LINE_DATA_BYTES
     return (
         wire_bytes // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
         if protocol is Protocol.LL128

@@ -23,7 +23,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     Tuning,
     WriterRanks,
-    wire_sizes,
+    wire_bytes,
 )
 from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable, no_sends
 
@@ -224,7 +224,7 @@ def _channel_sends(
         parts=parts,
         start_bytes=starts.reshape(-1),
         data_bytes=sizes,
-        wire_bytes=wire_sizes(launch.protocol, sizes),
+        wire_bytes=wire_bytes(launch.protocol, sizes),
         final=np.tile(final.reshape(-1), len(loops)) if len(loops) > 1 else final.reshape(-1),
     )
 

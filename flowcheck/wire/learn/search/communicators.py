@@ -12,8 +12,7 @@ from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.cuts.purse import share
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
-from flowcheck.wire.learn.flows.logged import logged_rings
-from flowcheck.wire.learn.flows.rings import Ring, rings, seen_whole
+from flowcheck.wire.learn.flows.rings import Ring, logged_rings, rings, seen_whole
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left

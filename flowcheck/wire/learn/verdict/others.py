@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from flowcheck.wire.learn.flows.branches import may_branch
 from flowcheck.wire.learn.flows.rings import seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import may_branch
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.traffic.observed_messages import FlowKey
