@@ -29,7 +29,6 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
 )
 
-SLOTS = NCCL_STEPS
 _BY_CAPACITY = {
     65_536: Protocol.LL,
     614_400: Protocol.LL128,
@@ -179,7 +178,7 @@ def protocol_of_addresses(addresses: Sequence[int]) -> Protocol | None:
     deltas = {b - a for a, b in pairwise(addresses)}
     for protocol, slot in SLOT_BYTES.items():
         for steps in (1, 2) if protocol is Protocol.SIMPLE else (1,):
-            if deltas and deltas <= {steps * slot, (steps - SLOTS) * slot}:
+            if deltas and deltas <= {steps * slot, (steps - NCCL_STEPS) * slot}:
                 return protocol
     return None
 

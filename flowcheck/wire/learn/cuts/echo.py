@@ -12,7 +12,6 @@ from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring, seen_whole
-from flowcheck.wire.learn.flows.streams import Stream
 
 ENOUGH_VALUES = 16
 """Different words in a send, before it is no chance that another one holds the same."""
@@ -97,10 +96,7 @@ def amid_cut_off(cut: Cut, ring: Ring) -> bool:
     next collective has ended this one, so that only the last one may be cut off."""
     if not cut.lost or not seen_whole(ring):
         return False
-    ends: dict[int, tuple[Stream, int]] = {}
-    for stream, number, _ in cut.sends(ring):
-        ends[id(stream)] = stream, number + 1
-    return any(stream.stop > end for stream, end in ends.values())
+    return any(stream.stop > number + len(sends) for stream, number, sends in cut.rows(ring))
 
 
 def upside_down(cuts: Sequence[Cut], ring: Ring) -> int:

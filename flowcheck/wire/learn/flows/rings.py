@@ -12,7 +12,7 @@ from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
-from flowcheck.wire.learn.flows.groups import Group, Link, path_of
+from flowcheck.wire.learn.flows.groups import Group, Link, is_circle, path_of
 from flowcheck.wire.learn.flows.nodes import MOST_RANKS, otherwise
 from flowcheck.wire.learn.flows.streams import Stream
 
@@ -129,14 +129,14 @@ def _ring(
         extra_sends=0,
         rules=rules,
         penalty=group.penalty,
-        closed=path[-1][1] == path[0][0],
+        closed=is_circle(path),
         order=group.order,
     )
 
 
 def _sizes(group: Group, path: Sequence[Link], started: Collection[int]) -> list[tuple[int, int]]:
     """(ranks, penalty): the hosts seen tell the least; a closed circle of hosts tells more."""
-    closed = path[-1][1] == path[0][0]
+    closed = is_circle(path)
     hosts = len(path) if closed else len(path) + 1
     least = max([hosts, *(tag + 1 for tag in group.tags.values())])
     tried = [ranks for ranks in sorted(started) or range(MOST_RANKS + 1) if ranks >= least]
