@@ -61,7 +61,7 @@ class CleanSends(Mapping[int, SendSeen]):
     """Ascending PSN, which is the order of their numbers."""
     psns: NDArray[np.int64]
     stops: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    addresses: NDArray[np.uint64]
     rkeys: NDArray[np.int64]
     immediates: NDArray[np.int64]
     wire_bytes: NDArray[np.int64]
@@ -160,8 +160,9 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
         return None
     if any(missing) or any(conflicts):
         return None
-    words, vas, keys, psns, packets, sizes, times, orders = (
-        np.array(column, np.int64) for column in columns[:8]
+    vas = np.array(addresses, np.uint64)
+    words, keys, psns, packets, sizes, times, orders = (
+        np.array(column, np.int64) for column in (immediates, rkeys, *columns[3:8])
     )
     stops = psns + packets
     if psns[0] != PSN_OF_START or (stops[:-1] != psns[1:]).any():
@@ -181,7 +182,7 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
 
 
 def _codes(
-    addresses: NDArray[np.int64], rkeys: NDArray[np.int64], buffers: GrantedBuffers
+    addresses: NDArray[np.uint64], rkeys: NDArray[np.int64], buffers: GrantedBuffers
 ) -> NDArray[np.uint8] | None:
     """[send] whose buffer it was written to; None: nothing tells that of some."""
     places, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
@@ -217,7 +218,7 @@ def numbered_clean(
     both = min(len(sends), len(granted.indices))
     if not both or (granted.indices != np.arange(len(granted.indices))).any():
         return None
-    if (granted.addresses[:both].astype(np.int64) != sends.addresses[:both]).any():
+    if (granted.addresses[:both] != sends.addresses[:both]).any():
         return None
     if (_codes_of(granted.capacities_bytes[:both]) != sends.codes[:both]).any():
         return None
