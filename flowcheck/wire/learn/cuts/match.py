@@ -148,9 +148,7 @@ class _Laid:
         """As the function of that name."""
         name = edge, stream, channel
         if name not in self._agreeing:
-            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
-            number = self._at[edge][stream]
-            self._agreeing[name] = agreeing(own, number, sends, self._op.protocol)
+            self._agreeing[name] = agreeing(*self._there(*name), self._op.protocol)
         return self._agreeing[name]
 
     def sounded(self, edge: int) -> bool:
@@ -161,12 +159,14 @@ class _Laid:
         """As the function of that name."""
         name = edge, stream, channel
         if name not in self._writers:
-            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
-            number, op = self._at[edge][stream], self._op
-            self._writers[name] = writers(
-                own, number, sends, op.kind, op.protocol, self._ring.ranks
-            )
+            kind, protocol = self._op.kind, self._op.protocol
+            self._writers[name] = writers(*self._there(*name), kind, protocol, self._ring.ranks)
         return self._writers[name]
+
+    def _there(self, edge: int, stream: int, channel: int) -> tuple[Stream, int, SendTable]:
+        """(connection, number of its next send, what it would carry as this channel)."""
+        own, at = self._ring.edges[edge].streams[stream], self._at[edge][stream]
+        return own, at, self._schedules[edge][channel]
 
 
 def _fit(

@@ -22,7 +22,7 @@ from flowcheck.wire.collectives.ring_schedule import Send, hops_per_loop, sends_
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.reading import Placement, Put
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -196,21 +196,20 @@ def _placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
 
 def seen_once(cut: Cut, ring: Ring) -> bool:
     """Every byte of the result is in a final copy that was seen whole, by sizes and gaps alone."""
-    spans = []
+    if cut.lost:
+        return False
+    spans = [np.zeros((2, 0), np.int64)]
     for stream, number, table in cut.rows(ring):
-        own, theirs = stream.columns.span(number, len(table))
-        if own.stop - own.start < len(table) or stream.columns.torn[own].any():
+        own, _ = stream.columns.span(number, len(table))
+        if stream.columns.torn[own].any():
             return False
-        if (stream.columns.wire_bytes[own] == NOT_SEEN).any():
-            return False
-        final = table.final[theirs] & (table.data_bytes[theirs] > 0)
+        final = table.final & (table.data_bytes > 0)
         starts = table.start_bytes[final]
         spans.append(np.stack([starts, starts + table.data_bytes[final]]))
-    begins, ends = np.concatenate(spans, axis=1) if spans else np.zeros((2, 0), np.int64)
+    begins, ends = np.concatenate(spans, axis=1)
     order = np.argsort(begins)
-    reached = np.maximum.accumulate(ends[order]) if len(order) else ends
-    gapless = bool((begins[order][1:] <= reached[:-1]).all())
-    if not len(order) or not gapless:
+    reached = np.maximum.accumulate(ends[order])
+    if not len(order) or (begins[order][1:] > reached[:-1]).any():
         return False
     return bool(begins[order[0]] == 0 and reached[-1] == result_bytes(cut, ring))
 

@@ -41,12 +41,10 @@ Granted = Mapping[int, tuple[int, tuple[int, int]]]
 
 
 def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: bool) -> Numbered:
-    """Number the sends of one flow, ascending PSN. `grants`: empty where the opposite direction was
-    not mirrored. `flags_count`: a line's flag is the number of its send
-    plus one; false where Simple sends, which are two steps long, come between. A send whose number
-    stays open is numbered by the least that fits and the flow says so."""
-    if not sends:
-        return Numbered({}, (), (), False)
+    """Number the sends of one flow, ascending PSN, of which there is one at least. grants: empty
+    where the opposite direction was not mirrored. flags_count: a line's flag is the number of its
+    send plus one; false where Simple sends, which are two steps long, come between. A send whose
+    number stays open is numbered by the least that fits and the flow says so."""
     granted = {number: address for number, (address, _) in grants.items()}
     from_start = sends[0].first_psn == PSN_OF_START
     base = slot_base(sends) if flags_count else None
