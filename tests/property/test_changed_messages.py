@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
@@ -66,6 +65,12 @@ def part_lost(dice: random.Random, messages: list[ObservedMessage]) -> None:
         messages[at] = replace(one, payload=payload, missing=((start, stop),))
 
 
+def of_another_key(dice: random.Random, messages: list[ObservedMessage]) -> None:
+    """Which is equal, and not the same object."""
+    at = dice.randrange(len(messages))
+    messages[at] = replace(messages[at], flow=replace(messages[at].flow))
+
+
 def field(name: str, value: Callable[[random.Random], object]) -> Change:
     def change(dice: random.Random, messages: list[ObservedMessage]) -> None:
         at = dice.randrange(len(messages))
@@ -93,7 +98,7 @@ def doubted(dice: random.Random, messages: list[ObservedMessage]) -> None:
         messages[at] = replace(messages[at], conflicts=((0, min(4, messages[at].wire_bytes)),))
 
 
-LOSSES: Sequence[Change] = (lost, lost, beginning_lost, part_lost)
+LOSSES: Sequence[Change] = (lost, lost, beginning_lost, part_lost, of_another_key)
 CHANGES: Sequence[Change] = (
     *LOSSES, resized, moved, doubted,
     field("immediate", lambda dice: dice.choice((None, 0, 1, 1 << 31, dice.getrandbits(32)))),
@@ -111,13 +116,13 @@ ROUNDS = 25
 @pytest.fixture(scope="module", params=JOBS)
 def captured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> MergedView:
+) -> CaptureContents:
     made = generate(JOBS[request.param], tmp_path_factory.mktemp("captured"))
     return read_capture_files(made.files)
 
 
 def _changed(
-    dice: random.Random, seen: MergedView, changes: Sequence[Change]
+    dice: random.Random, seen: CaptureContents, changes: Sequence[Change]
 ) -> list[ObservedMessage]:
     messages = list(seen.messages)
     for _ in range(dice.choice((1, 2, 20))):
@@ -127,7 +132,7 @@ def _changed(
     return messages
 
 
-def test_any_messages_become_connections(captured: MergedView) -> None:
+def test_any_messages_become_connections(captured: CaptureContents) -> None:
     dice = random.Random(len(captured.messages))
     for _ in range(ROUNDS):
         messages = _changed(dice, captured, CHANGES)
@@ -139,7 +144,7 @@ def test_any_messages_become_connections(captured: MergedView) -> None:
             assert stream.columns.first == numbers[0]
 
 
-def test_a_loss_changes_no_number_that_is_told(captured: MergedView) -> None:
+def test_a_loss_changes_no_number_that_is_told(captured: CaptureContents) -> None:
     """What a send is called where all was seen is the truth; where a flow says that it guessed, or
     that nothing tells where it began, another number may stand there."""
     told = {
