@@ -59,8 +59,6 @@ class CleanSends(Mapping[int, SendSeen]):
 
     messages: Sequence[ObservedMessage]
     """Ascending PSN, which is the order of their numbers."""
-    psns: NDArray[np.int64]
-    stops: NDArray[np.int64]
     addresses: NDArray[np.uint64]
     rkeys: NDArray[np.int64]
     immediates: NDArray[np.int64]
@@ -178,7 +176,7 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
         places = [Place(flags.get(number), *span) for number, span in enumerate(spans)]
         if out_of_step(places, from_start=True):
             return None
-    return CleanSends(messages, psns, stops, vas, keys, words, sizes, times, orders, codes, flags)
+    return CleanSends(messages, vas, keys, words, sizes, times, orders, codes, flags)
 
 
 def _codes(
