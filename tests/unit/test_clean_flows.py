@@ -74,10 +74,19 @@ def test_sizes_and_protocols_are_the_generators(tmp_path: Path) -> None:
         lambda message: replace(message, immediate=None),
         lambda message: replace(message, missing=((0, 16),)),
         lambda message: replace(message, va=1 << 40),
+        lambda message: replace(message, va=(1 << 64) - 16),
         lambda message: replace(message, length_inferred=True),
         lambda message: replace(message, payload=message.payload[::-1]),
     ],
-    ids=["lost", "no immediate", "torn", "elsewhere", "size inferred", "no flag"],
+    ids=[
+        "lost",
+        "no immediate",
+        "torn",
+        "elsewhere",
+        "at the last address",
+        "size inferred",
+        "no flag",
+    ],
 )
 def test_a_flow_that_lacks_something_is_not_clean(worse: object, tmp_path: Path) -> None:
     seen = read_capture_files(generate(JOBS["ll"], tmp_path).files)

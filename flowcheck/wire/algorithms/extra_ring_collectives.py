@@ -12,6 +12,7 @@ from flowcheck.wire.algorithms.algorithm_spec import (
     SendSizes,
 )
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import hops_per_loop
 from flowcheck.wire.collectives.tensor_size_fit import (
     CollectiveSetting,
     EdgeSizes,
@@ -48,16 +49,9 @@ class ExtraRingCollectives:
 
     def at(self, size: SendSizeAt) -> Iterator[SendSizes]:
         """Each that may begin here."""
-        for kind, hops in self._hops():
+        for kind in CollectiveKind:
+            hops = hops_per_loop(kind, self._own.ranks, self._own.extra_sends)
             yield from self._of_kind(size, kind, hops)
-
-    def _hops(self) -> Iterator[tuple[CollectiveKind, int]]:
-        """Sends of one round of the ring, by kind."""
-        ranks = self._own.ranks
-        yield CollectiveKind.ALL_REDUCE, 2 * ranks - 2 + self._own.extra_sends
-        yield CollectiveKind.BROADCAST, 1
-        yield CollectiveKind.ALL_GATHER, ranks - 1
-        yield CollectiveKind.REDUCE_SCATTER, ranks - 1
 
     def _of_kind(self, size: SendSizeAt, kind: CollectiveKind, hops: int) -> Iterator[SendSizes]:
         roots = self._roots() if kind is CollectiveKind.BROADCAST else (0,)

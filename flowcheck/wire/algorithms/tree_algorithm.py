@@ -25,7 +25,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
     NcclEra,
     Protocol,
-    wire_sizes,
+    wire_bytes,
 )
 from flowcheck.wire.collectives.send_table import Schedule, SendTable, no_sends
 
@@ -66,7 +66,7 @@ def _channel_sends(
         chunks=np.zeros(1, np.int64),
         start_bytes=columns[:, 0],
         data_bytes=columns[:, 1],
-        wire_bytes=wire_sizes(protocol, columns[:, 1]),
+        wire_bytes=wire_bytes(protocol, columns[:, 1]),
         final=np.full(len(spans), final),
     )
 

@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import (
+    BUFFER_BYTES,
     DEFAULT_TUNING,
+    NCCL_STEPS,
     CollectiveKind,
     NcclEra,
     Protocol,
     Tuning,
     round_up,
 )
-
-NCCL_STEPS = 8
-"""Slots of a connection's buffer (NCCL src/include/device.h, NCCL_STEPS)."""
 
 Span = tuple[int, int]
 """(start byte, bytes); bytes may be 0: an empty chunk is still sent."""
@@ -38,7 +37,6 @@ Loop = tuple[Span, ...]
 
 
 _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
-_BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
 _GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
 _WARP = 32
 """Threads of a warp (src/include/device.h, WARP_SIZE)."""
@@ -93,7 +91,7 @@ class Launch:
     @property
     def step_bytes(self) -> int:
         """One slot of the connection's buffer."""
-        return (self.tuning.buffer_bytes or _BUFFER_BYTES[self.protocol]) // NCCL_STEPS
+        return (self.tuning.buffer_bytes or BUFFER_BYTES[self.protocol]) // NCCL_STEPS
 
     @property
     def step_data_bytes(self) -> int:
@@ -128,8 +126,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
             Protocol.SIMPLE: 64,
         }[launch.protocol]
     )
-    gathers = launch.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    total = launch.work_bytes * (launch.ranks if gathers else 1)
+    total = launch.work_bytes * (launch.ranks if launch.kind.in_blocks else 1)
     channels = max(1, min(launch.channels, total // (threads * threshold)))
     while total < channels * threads * threshold and threads % 128 == 0:
         threads //= 2

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # stages of the packet path load no numpy
     import numpy as np
@@ -22,8 +22,16 @@ class Protocol(StrEnum):
 LL_LINE_DATA_BYTES = 8
 LL128_GROUP_DATA_BYTES = 1920
 """Data of an LL line, and of a group of 16 LL128 lines."""
+LL_LINE_BYTES = 16
+LL128_LINE_BYTES = 128
 LL128_GROUP_BYTES = 2048
 """On the wire."""
+NCCL_STEPS = 8
+"""Slots of a connection's buffer (NCCL src/include/device.h, NCCL_STEPS)."""
+BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
+"""Of a connection, by NCCL's default."""
+SLOT_BYTES = {protocol: size // NCCL_STEPS for protocol, size in BUFFER_BYTES.items()}
+"""Distance of two steps in such a buffer."""
 GRAIN_BYTES = {
     Protocol.LL: LL_LINE_DATA_BYTES,
     Protocol.LL128: LL128_GROUP_DATA_BYTES,
@@ -32,8 +40,8 @@ GRAIN_BYTES = {
 """Totals that differ by less may have the same sizes on the wire."""
 
 
-SPLIT_BYTES = 128
-"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
+SPLIT_BYTES = LL128_LINE_BYTES
+"""Queue pairs that split a message have whole multiples of so many bytes."""
 
 
 class NcclEra(StrEnum):
@@ -91,6 +99,11 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
 
+    @property
+    def in_blocks(self) -> bool:
+        """Each rank has a block of the result, or of what is reduced."""
+        return self in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
@@ -111,27 +124,34 @@ def round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+def piece_bytes(wire_bytes: int, count: int) -> int:
+    """What each of `count` queue pairs carries of a message they split; the last ones have less, or
+    nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
+    return round_up(-(-wire_bytes // count), SPLIT_BYTES)
+
+
 def pieces(wire_bytes: int, count: int) -> Iterator[tuple[int, int]]:
-    """[start, stop) of what each of `count` queue pairs carries of a message they split; the last
-    ones may have nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
-    size = round_up(-(-wire_bytes // count), SPLIT_BYTES)
+    """[start, stop) of what each of `count` queue pairs carries of a message they split."""
+    size = piece_bytes(wire_bytes, count)
     for n in range(count):
         start = min(n * size, wire_bytes)
         yield start, min(start + size, wire_bytes)
 
 
-def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
-    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
-    if protocol is Protocol.LL:
-        return round_up(data_bytes, LL_LINE_DATA_BYTES) * 2
-    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+def piece_sizes(wire_bytes: int, count: int) -> list[int]:
+    """Bytes of each of these."""
+    return [stop - start for start, stop in pieces(wire_bytes, count)]
 
 
-def wire_sizes(protocol: Protocol, data_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`wire_bytes` of many messages at once."""
+_Size = TypeVar("_Size", int, "NDArray[np.int64]")
+
+
+def wire_bytes(protocol: Protocol, data_bytes: _Size) -> _Size:
+    """Bytes a message of `data_bytes` occupies, or each of many: LL 16 per 8, LL128 2048 per
+    1920."""
     if protocol is Protocol.LL:
         lines = (data_bytes + LL_LINE_DATA_BYTES - 1) // LL_LINE_DATA_BYTES
-        return lines * (2 * LL_LINE_DATA_BYTES)
+        return lines * LL_LINE_BYTES
     if protocol is Protocol.LL128:
         groups = (data_bytes + LL128_GROUP_DATA_BYTES - 1) // LL128_GROUP_DATA_BYTES
         return groups * LL128_GROUP_BYTES
@@ -141,7 +161,7 @@ def wire_sizes(protocol: Protocol, data_bytes: NDArray[np.int64]) -> NDArray[np.
 def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
     """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
     if protocol is Protocol.LL:
-        return wire_bytes // 16 * 8
+        return wire_bytes // LL_LINE_BYTES * LL_LINE_DATA_BYTES
     return (
         wire_bytes // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
         if protocol is Protocol.LL128

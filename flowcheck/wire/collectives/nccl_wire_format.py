@@ -22,13 +22,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
-
-SLOT_BYTES = {Protocol.LL: 65_536, Protocol.LL128: 614_400, Protocol.SIMPLE: 524_288}
-"""Distance of two steps in a connection's buffer, with NCCL's default buffer sizes."""
-
-SLOTS = 8
-"""NCCL src/include/device.h, NCCL_STEPS."""
+from flowcheck.wire.collectives.nccl_parameters import (
+    NCCL_STEPS,
+    SLOT_BYTES,
+    NcclEra,
+    Protocol,
+)
 
 _BY_CAPACITY = {
     65_536: Protocol.LL,
@@ -44,7 +43,7 @@ _MOST_CAPACITY = 1 << 30
 _MOST_RANKS = 1 << 20
 """Ranks that a clear-to-send's tag may name. A choice: above every machine; more bytes of other
 writes would pass."""
-_MOST_RECEIVES = 8
+MOST_RECEIVES = 8
 """src/transport/net_ib.cc, NCCL_NET_IB_MAX_RECVS."""
 _MOST_INDEX = (1 << 62) - 1
 """Above what any connection counts to."""
@@ -179,7 +178,7 @@ def protocol_of_addresses(addresses: Sequence[int]) -> Protocol | None:
     deltas = {b - a for a, b in pairwise(addresses)}
     for protocol, slot in SLOT_BYTES.items():
         for steps in (1, 2) if protocol is Protocol.SIMPLE else (1,):
-            if deltas and deltas <= {steps * slot, (steps - SLOTS) * slot}:
+            if deltas and deltas <= {steps * slot, (steps - NCCL_STEPS) * slot}:
                 return protocol
     return None
 
@@ -252,7 +251,7 @@ def _decoded(
         & (rows["i"] >= least)
         & (rows["i"] <= _MOST_INDEX)
         & (receives >= 1)
-        & (receives <= _MOST_RECEIVES)
+        & (receives <= MOST_RECEIVES)
         & (lengths == receives * size)
     )
     if "r" in entry.order:

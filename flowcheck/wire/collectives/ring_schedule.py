@@ -23,7 +23,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     Tuning,
     WriterRanks,
-    wire_sizes,
+    wire_bytes,
 )
 from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable, no_sends
 
@@ -69,6 +69,13 @@ def sends_per_chunk(kind: CollectiveKind, protocol: Protocol) -> int:
     return 2 if protocol is Protocol.SIMPLE and kind is not CollectiveKind.BROADCAST else 1
 
 
+def hops_per_loop(kind: CollectiveKind, ranks: int, extra_sends: int = 0) -> int:
+    """Chunks that one rank sends in each loop. extra_sends: as of `all_reduce`."""
+    if kind is CollectiveKind.ALL_REDUCE:
+        return 2 * ranks - 2 + extra_sends
+    return 1 if kind is CollectiveKind.BROADCAST else ranks - 1
+
+
 def chunk_of(hop: int, *, sender: int, ranks: int) -> tuple[int, bool]:
     """(chunk, final?) of the `hop`-th write of a ring all-reduce loop, 0 .. 2 * ranks - 3.
     NCCL src/device/all_reduce.h, runRing."""
@@ -86,7 +93,7 @@ def all_reduce(
     """2 * (ranks - 1) writes per loop. `extra_sends=1`: a trainer patched to forward one result
     more per loop, which makes one direction of one edge complete."""
     launch = _launch(CollectiveKind.ALL_REDUCE, total_bytes, element_bytes, sender, ring)
-    steps = 2 * launch.ranks - 2 + extra_sends
+    steps = hops_per_loop(launch.kind, launch.ranks, extra_sends)
     return _schedule(launch, sender, lambda writer: _reduce_hops(writer, launch.ranks, steps))
 
 
@@ -217,7 +224,7 @@ def _channel_sends(
         parts=parts,
         start_bytes=starts.reshape(-1),
         data_bytes=sizes,
-        wire_bytes=wire_sizes(launch.protocol, sizes),
+        wire_bytes=wire_bytes(launch.protocol, sizes),
         final=np.tile(final.reshape(-1), len(loops)) if len(loops) > 1 else final.reshape(-1),
     )
 

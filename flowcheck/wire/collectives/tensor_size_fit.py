@@ -16,7 +16,12 @@ from flowcheck.wire.collectives.nccl_parameters import (
     WriterRanks,
     data_bytes_of,
 )
-from flowcheck.wire.collectives.ring_schedule import Schedule, collective, sends_per_chunk
+from flowcheck.wire.collectives.ring_schedule import (
+    Schedule,
+    collective,
+    hops_per_loop,
+    sends_per_chunk,
+)
 
 Sizes = tuple[int | None, ...]
 """Wire bytes of the messages of one flow within one collective; None: not known."""
@@ -230,10 +235,7 @@ def _chunks(flow: Sizes, setting: CollectiveSetting) -> list[int | None]:
     """Most data bytes of every distinct chunk of a flow, None where no copy's size is known. Which
     sends carry one chunk is the same whoever writes."""
     slices = sends_per_chunk(setting.kind, setting.protocol)
-    hops = {
-        CollectiveKind.ALL_REDUCE: 2 * setting.ranks - 2 + setting.extra_sends,
-        CollectiveKind.BROADCAST: 1,
-    }.get(setting.kind, setting.ranks - 1)
+    hops = hops_per_loop(setting.kind, setting.ranks, setting.extra_sends)
     lanes = setting.ranks if setting.kind is CollectiveKind.ALL_REDUCE else 1
     best: dict[tuple[int, int, int], int | None] = {}
     for position, size in enumerate(flow):

@@ -20,11 +20,9 @@ from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, settled
 from flowcheck.wire.learn.cuts.place import copies_differ
 from flowcheck.wire.learn.cuts.purse import Purse
-from flowcheck.wire.learn.cuts.room import totals_of_room
-from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.cuts.sounding import everyone
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.cuts.totals import slacks, totals_of_room
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
 from flowcheck.wire.programs.ddp import BUFFERS
 from flowcheck.wire.programs.ddp_start import SHAPES

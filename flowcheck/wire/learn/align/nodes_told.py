@@ -14,11 +14,11 @@ from itertools import groupby
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.flows.forks import Fork, forks
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import Fork, forks
 from flowcheck.wire.learn.search.sounding import MOST_LEADS, lead_ring, leads
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.programs.ddp import ddp

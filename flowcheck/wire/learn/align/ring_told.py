@@ -12,13 +12,13 @@ from flowcheck.wire.learn.align.nodes_told import (
     rings_over_nodes,
     rings_with_trees_over_nodes,
 )
-from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
 from flowcheck.wire.learn.flows.nodes import plain
 from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import rings_with_trees
 from flowcheck.wire.learn.search.started import ranks_started
 
 

@@ -18,12 +18,15 @@ from flowcheck.wire.collectives.nccl_parameters import (
     WriterRanks,
 )
 from flowcheck.wire.collectives.ring_schedule import Schedule
-from flowcheck.wire.learn.cuts.branches import tree_totals
-from flowcheck.wire.learn.cuts.room import totals_of_room
-from flowcheck.wire.learn.cuts.slack import slacks
-from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.cuts.totals import (
+    Channels,
+    Positions,
+    slacks,
+    totals_of,
+    totals_of_room,
+    tree_totals,
+)
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 
 __all__ = [
     "Channels",
@@ -82,6 +85,11 @@ class Op:
     def slack_is_open(self) -> bool:
         """The last line may hold less than it can: the sizes alone do not tell."""
         return not self.licensed and self.protocol is not Protocol.SIMPLE
+
+    @property
+    def sized_by_wire(self) -> bool:
+        """Nothing but the sizes on the wire tells how large it is."""
+        return self.slack_is_open or self.from_wire or self.open_size
 
 
 @lru_cache(maxsize=4096)
@@ -167,28 +175,11 @@ def by_trees(
 def _generated(
     ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
 ) -> Iterator[Op]:
-    kinds = [
-        CollectiveKind.ALL_REDUCE,
-        CollectiveKind.ALL_GATHER,
-        CollectiveKind.BROADCAST,
-        CollectiveKind.REDUCE_SCATTER,
-    ]
-    if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
-        kinds[1:3] = kinds[2:0:-1]  # one send is either: only the other direction tells
-    if ring.gathers:
-        kinds = [
-            CollectiveKind.ALL_GATHER,
-            CollectiveKind.REDUCE_SCATTER,
-            CollectiveKind.ALL_REDUCE,
-            CollectiveKind.BROADCAST,
-        ]
+    kinds = _kinds(ring, positions, channels, protocol)
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
         sizes = [total - slack for slack in slacks(ring, kind, total, protocol)]
-        if protocol is Protocol.LL128 and kind in (
-            CollectiveKind.ALL_REDUCE,
-            CollectiveKind.BROADCAST,
-        ):
+        if protocol is Protocol.LL128 and not kind.in_blocks:
             sizes += totals_of_room(ring, kind, total)
         for size in sizes:
             op = Op(kind=kind, work_bytes=size, protocol=protocol)
@@ -197,6 +188,18 @@ def _generated(
                 yield op
                 yield from _of_other_types(op, ring)
     yield from of_other_roots(ring, positions, channels, protocol)
+
+
+def _kinds(
+    ring: Ring, positions: Positions, channels: Channels, protocol: Protocol
+) -> tuple[CollectiveKind, ...]:
+    """The most telling first."""
+    reduce, broadcast, gather, scatter = CollectiveKind
+    if ring.gathers:
+        return gather, scatter, reduce, broadcast
+    if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
+        return reduce, broadcast, gather, scatter  # one send is a gather or a broadcast
+    return reduce, gather, broadcast, scatter
 
 
 def of_other_roots(

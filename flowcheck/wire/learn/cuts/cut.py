@@ -12,8 +12,7 @@ from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, genera
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
 from flowcheck.wire.learn.cuts.purse import Purse, goes_on, pays
 from flowcheck.wire.learn.cuts.sounding import everyone
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 
 __all__ = [
     "HASTY",

@@ -11,9 +11,7 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 
 ENOUGH_VALUES = 16
 """Different words in a send, before it is no chance that another one holds the same."""
@@ -26,7 +24,9 @@ def echoes(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce forwards what it received, or repeats itself: it is gathers."""
     if cut.op.kind is not CollectiveKind.ALL_REDUCE or cut.op.licensed or cut.op.tree:
         return False
-    return _echoes_of_two(cut, ring) if ring.ranks == 2 else _forwards(cut, ring)
+    if ring.ranks > 2:
+        return _forwards(cut, ring)
+    return not ring.sounding and _echoes_of_two(cut, ring)
 
 
 def varied(words: NDArray[np.uint32]) -> bool:
@@ -50,10 +50,17 @@ def _forwards(cut: Cut, ring: Ring) -> bool:
         j = rows.get((sender + 1) % ring.ranks)
         pairs = _first_steps(cut, ring, i, j, slices) if j is not None and ring.gpus == 1 else ()
         for one, two in pairs:
-            words = one[0][: len(one[0]) // 4 * 4].view("<u4")
-            if one[1].all() and two[1].all() and varied(words):
-                told.append(bool((one[0] == two[0]).all()))
+            if (same := _same(one, two)) is not None:
+                told.append(same)
     return bool(told) and all(told)
+
+
+def _same(one: Seen, two: Seen) -> bool | None:
+    """Both hold the same; None: not all of it was seen, or its values are too few to tell."""
+    words = one[0][: len(one[0]) // 4 * 4].view("<u4")
+    if not (one[1].all() and two[1].all() and varied(words)):
+        return None
+    return bool((one[0] == two[0]).all())
 
 
 def _first_steps(cut: Cut, ring: Ring, i: int, j: int, slices: int) -> Iterator[tuple[Seen, Seen]]:
@@ -73,28 +80,14 @@ def _first_steps(cut: Cut, ring: Ring, i: int, j: int, slices: int) -> Iterator[
 def _echoes_of_two(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce of two ranks holds one rank's part and a result that are the
     same: it is two all-gathers, as of parameters before a forward and again before a backward."""
-    if (
-        ring.ranks != 2
-        or ring.sounding
-        or cut.op.kind is not CollectiveKind.ALL_REDUCE
-        or cut.op.licensed
-    ):
-        return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
-    for edge, at, names, schedule in zip(
-        ring.edges, cut.starts, cut.channels, cut.schedules, strict=True
-    ):
-        for stream, number, channel in zip(edge.streams, at, names, strict=True):
-            sends = schedule[channel] if channel is not None else ()
-            pair = stream.sends.get(number), stream.sends.get(number + slices)
-            if not sends or None in pair or sends[0].data_bytes != sends[slices].data_bytes:
-                continue
-            one, two = (
-                unpacked(seen, cut.op.protocol, sends[0].data_bytes) for seen in pair if seen
-            )
-            both = one[1] & two[1]
-            words = one[0][: len(both) // 4 * 4].view("<u4")
-            return bool(both.all()) and bool((one[0] == two[0]).all()) and varied(words)
+    for stream, number, sends in cut.rows(ring):
+        part, result = stream.sends.get(number), stream.sends.get(number + slices)
+        size = sends[0].data_bytes
+        if part is None or result is None or size != sends[slices].data_bytes:
+            continue
+        one, two = (unpacked(seen, cut.op.protocol, size) for seen in (part, result))
+        return _same(one, two) is True
     return False
 
 
@@ -103,10 +96,7 @@ def amid_cut_off(cut: Cut, ring: Ring) -> bool:
     next collective has ended this one, so that only the last one may be cut off."""
     if not cut.lost or not seen_whole(ring):
         return False
-    ends: dict[int, tuple[Stream, int]] = {}
-    for stream, number, _ in cut.sends(ring):
-        ends[id(stream)] = stream, number + 1
-    return any(stream.stop > end for stream, end in ends.values())
+    return any(stream.stop > number + len(sends) for stream, number, sends in cut.rows(ring))
 
 
 def upside_down(cuts: Sequence[Cut], ring: Ring) -> int:

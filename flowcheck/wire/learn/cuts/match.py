@@ -17,13 +17,14 @@ from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import (
     ANY_CODE,
+    CODE_OF,
     NO_SIZE,
     NOT_SEEN,
     PROTOCOLS,
     Stream,
 )
 
-_CODES = {protocol: bytes((code, ANY_CODE)) for code, protocol in enumerate(PROTOCOLS)}
+_CODES = {protocol: bytes((CODE_OF[protocol], ANY_CODE)) for protocol in PROTOCOLS}
 """Codes, in columns, of what may be of a protocol."""
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
@@ -49,12 +50,9 @@ class Cut:
 
     def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
         """(stream, number, what it carries) of every send on every mirrored connection."""
-        for edge, at, names, schedule in zip(
-            ring.edges, self.starts, self.channels, self.schedules, strict=True
-        ):
-            for stream, number, channel in zip(edge.streams, at, names, strict=True):
-                for i, send in enumerate(schedule[channel] if channel is not None else ()):
-                    yield stream, number + i, send
+        for stream, number, table in self.rows(ring):
+            for i, send in enumerate(table):
+                yield stream, number + i, send
 
     def rows(self, ring: Ring) -> Iterator[tuple[Stream, int, SendTable]]:
         """(stream, number of its first one, what they carry) of the sends of every mirrored
@@ -150,9 +148,7 @@ class _Laid:
         """As the function of that name."""
         name = edge, stream, channel
         if name not in self._agreeing:
-            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
-            number = self._at[edge][stream]
-            self._agreeing[name] = agreeing(own, number, sends, self._op.protocol)
+            self._agreeing[name] = agreeing(*self._there(*name), self._op.protocol)
         return self._agreeing[name]
 
     def sounded(self, edge: int) -> bool:
@@ -163,12 +159,14 @@ class _Laid:
         """As the function of that name."""
         name = edge, stream, channel
         if name not in self._writers:
-            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
-            number, op = self._at[edge][stream], self._op
-            self._writers[name] = writers(
-                own, number, sends, op.kind, op.protocol, self._ring.ranks
-            )
+            kind, protocol = self._op.kind, self._op.protocol
+            self._writers[name] = writers(*self._there(*name), kind, protocol, self._ring.ranks)
         return self._writers[name]
+
+    def _there(self, edge: int, stream: int, channel: int) -> tuple[Stream, int, SendTable]:
+        """(connection, number of its next send, what it would carry as this channel)."""
+        own, at = self._ring.edges[edge].streams[stream], self._at[edge][stream]
+        return own, at, self._schedules[edge][channel]
 
 
 def _fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,25 +58,24 @@ class Completion:
 
     def fits(self, canvas: Canvas) -> bool:
         """No byte of it contradicts a final byte that was seen."""
-        data, seen = self.parcel.content()
-        at = 0
-        for start, stop in self.ranges:
-            size = stop - start
-            if not canvas.agrees(start, data[at : at + size], seen[at : at + size]):
-                return False
-            at += size
-        return True
+        return all(canvas.agrees(*part) for part in self._parts())
 
     def put(self, canvas: Canvas) -> None:
         """Place it."""
-        data, seen = self.parcel.content()
-        at = 0
-        for start, stop in self.ranges:
-            canvas.put(start, data[at : at + stop - start], seen[at : at + stop - start])
-            at += stop - start
+        for part in self._parts():
+            canvas.put(*part)
         canvas.torn += sum(
             stop - start for _, send in self.parcel.pieces for start, stop in send.message.conflicts
         )
+
+    def _parts(self) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.bool_]]]:
+        """(first byte of a range, what is there, was it captured?)."""
+        data, seen = self.parcel.content()
+        at = 0
+        for start, stop in self.ranges:
+            part = slice(at, at + stop - start)
+            yield start, data[part], seen[part]
+            at = part.stop
 
 
 def lacking(cut: Cut, ring: Ring, edge: Edge) -> tuple[Range, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
+    LL_LINE_BYTES,
     CollectiveKind,
     Protocol,
     wire_bytes,
 )
-from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
+from flowcheck.wire.collectives.ring_schedule import Send, hops_per_loop, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
+from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream, seen_mask
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.reading import Placement, Put
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -117,8 +118,8 @@ def unpacked(
     stale = _stale_lines(send, payload) if protocol is Protocol.LL else None
     if stale is None and not send.message.missing and not send.message.conflicts:
         return data, np.ones(data_bytes, np.bool_)
-    mask = seen_mask(len(payload), send.message.missing)
-    for start, stop in send.message.conflicts:
+    mask = np.ones(len(payload), np.bool_)
+    for start, stop in (*send.message.missing, *send.message.conflicts):
         mask[start:stop] = False
     if stale is not None:
         mask[: len(stale) * LL_LINE_BYTES].reshape(-1, LL_LINE_BYTES)[stale] = False
@@ -130,15 +131,14 @@ def unpacked(
 def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
     """[line] its flag is not the message's; None: every one has it. payload: some of the send's."""
     flags = nccl_wire_format.ll_flags(payload)
-    flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+    flag = flag_of(send.number) if send.flag is None else send.flag
     stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
     return stale if stale.any() else None
 
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
     """Of what every rank holds afterwards."""
-    gathers = cut.op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    return cut.op.work_bytes * (ring.ranks if gathers else 1)
+    return cut.op.work_bytes * (ring.ranks if cut.op.kind.in_blocks else 1)
 
 
 class Placements(Sequence[Placement]):
@@ -196,29 +196,22 @@ def _placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
 
 def seen_once(cut: Cut, ring: Ring) -> bool:
     """Every byte of the result is in a final copy that was seen whole, by sizes and gaps alone."""
-    spans = []
+    if cut.lost:
+        return False
+    spans = [np.zeros((2, 0), np.int64)]
     for stream, number, table in cut.rows(ring):
-        own, theirs = stream.columns.span(number, len(table))
-        if own.stop - own.start < len(table) or stream.columns.torn[own].any():
+        own, _ = stream.columns.span(number, len(table))
+        if stream.columns.torn[own].any():
             return False
-        if (stream.columns.wire_bytes[own] == NOT_SEEN).any():
-            return False
-        final = table.final[theirs] & (table.data_bytes[theirs] > 0)
+        final = table.final & (table.data_bytes > 0)
         starts = table.start_bytes[final]
         spans.append(np.stack([starts, starts + table.data_bytes[final]]))
-    begins, ends = np.concatenate(spans, axis=1) if spans else np.zeros((2, 0), np.int64)
+    begins, ends = np.concatenate(spans, axis=1)
     order = np.argsort(begins)
-    reached = np.maximum.accumulate(ends[order]) if len(order) else ends
-    gapless = bool((begins[order][1:] <= reached[:-1]).all())
-    return (
-        bool(len(order))
-        and gapless
-        and (begins[order[0]], reached[-1])
-        == (
-            0,
-            result_bytes(cut, ring),
-        )
-    )
+    reached = np.maximum.accumulate(ends[order])
+    if not len(order) or (begins[order][1:] > reached[:-1]).any():
+        return False
+    return bool(begins[order[0]] == 0 and reached[-1] == result_bytes(cut, ring))
 
 
 def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
@@ -226,8 +219,8 @@ def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
     if cut.op.kind is not CollectiveKind.ALL_REDUCE or not ring.extra_sends:
         return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
-    steps = 2 * ring.ranks - 2
-    return send.send // slices % (steps + ring.extra_sends) >= steps
+    own, all_hops = (hops_per_loop(cut.op.kind, ring.ranks, n) for n in (0, ring.extra_sends))
+    return send.send // slices % all_hops >= own
 
 
 def paint(
@@ -269,7 +262,7 @@ def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:
         if not send.final or not send.data_bytes:
             continue
         seen = stream.sends.get(number)
-        data = None if seen is None else _whole(seen, cut.op.protocol, send.data_bytes)
+        data = None if seen is None else head_of(seen, cut.op.protocol, send.data_bytes)
         if seen is None or data is None:
             return None
         if send.start_byte not in first:
@@ -279,7 +272,7 @@ def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:
         before, size = first[send.start_byte]
         if size != send.data_bytes:
             return None
-        other = _whole(before, cut.op.protocol, size)
+        other = head_of(before, cut.op.protocol, size)
         alike = alike and other is not None and np.array_equal(other, data)
     reached = 0
     for start in sorted(first):
@@ -309,21 +302,11 @@ def _name(send: SendSeen) -> tuple[object, ...]:
     return message.flow, message.first_psn, send.wire_bytes, send.flag, *spoilt
 
 
-def _whole(send: SendSeen, protocol: Protocol, data_bytes: int) -> NDArray[np.uint8] | None:
-    """The data of a send of which nothing is missing, doubted or old."""
-    message = send.message
-    if message.missing or message.conflicts or len(message.payload) < data_bytes:
-        return None
-    if protocol is Protocol.LL and _stale_lines(send, message.payload) is not None:
-        return None
-    return nccl_wire_format.unpack(
-        protocol, message.payload, data_bytes, linear=message.linear_ll128
-    )
-
-
 def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
     """Collectives of which two final copies differ."""
-    return sum(copies_differ(cut, ring) for cut in _twice_seen(cuts, ring))
+    if len(ring.edges) < 2 and not ring.extra_sends:
+        return 0  # Nobody sends a second copy.
+    return sum(copies_differ(cut, ring) for cut in cuts)
 
 
 HEAD_BYTES = 3840
@@ -403,7 +386,9 @@ def head_of(
     """[size] its first bytes from wire byte `start` on, where a line or group begins; None where
     not all of them are sure."""
     message = send.message
-    stop = min(start + wire_bytes(protocol, size), len(message.payload))
+    stop = start + wire_bytes(protocol, size)
+    if stop > len(message.payload):
+        return None
     if any(a < stop and b > start for a, b in (*message.missing, *message.conflicts)):
         return None
     payload = message.payload[start:stop]
@@ -415,13 +400,5 @@ def head_of(
 def _end_is_open(cut: Cut) -> bool:
     """Of a broadcast in lines of a size that only the wire tells: where its copies begin to differ
     it ends."""
-    op = cut.op
-    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
-    return op.kind is CollectiveKind.BROADCAST and sized_by_wire and GRAIN_BYTES[op.protocol] > 1
-
-
-def _twice_seen(cuts: Sequence[Cut], ring: Ring) -> Iterable[Cut]:
-    """Only where two copies can exist there is something to compare."""
-    if len(ring.edges) < 2 and not ring.extra_sends:
-        return ()
-    return cuts
+    broadcast = cut.op.kind is CollectiveKind.BROADCAST
+    return broadcast and cut.op.sized_by_wire and GRAIN_BYTES[cut.op.protocol] > 1

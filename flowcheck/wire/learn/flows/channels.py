@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowcheck.findings.catalog.connections import (
     CHANNEL_ORDER_OPEN,
     CHANNELS_BY_BUFFERS,
@@ -19,7 +22,7 @@ from flowcheck.findings.catalog.connections import (
     CHANNELS_BY_USE,
 )
 from flowcheck.findings.finding import Entry, Finding
-from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_parameters import LL128_LINE_BYTES, LL_LINE_BYTES, Protocol
 from flowcheck.wire.learn.flows.clean_flows import CleanSends
 from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
@@ -156,11 +159,16 @@ def _mark(message: ObservedMessage, protocol: Protocol | None) -> int | None:
     if message.missing and message.missing[0][0] < len(head):
         return None
     if protocol is Protocol.LL:
-        head = head[: len(head) // 16 * 16].reshape(-1, 4, 4)[:, ::2].reshape(-1)
+        head = _lines(head, LL_LINE_BYTES).reshape(-1, 4, 4)[:, ::2].reshape(-1)
     elif protocol is Protocol.LL128:
-        head = head[: len(head) // 128 * 128].reshape(-1, 128)[:, :112].reshape(-1)
+        head = _lines(head, LL128_LINE_BYTES)[:, :112].reshape(-1)
     data = head[:LOOKED_AT_BYTES].tobytes()
     return hash(data) if len(data) - data.count(0) >= LEAST_VALUES else None
+
+
+def _lines(payload: NDArray[np.uint8], line_bytes: int) -> NDArray[np.uint8]:
+    """[line, byte] those that are there whole."""
+    return payload[: len(payload) // line_bytes * line_bytes].reshape(-1, line_bytes)
 
 
 def _receiver(stream: Stream) -> tuple[int, ...] | None:

@@ -24,12 +24,12 @@ from flowcheck.findings.catalog.connections import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_BYTES, Protocol
 from flowcheck.wire.learn.flows.granted_buffers import GrantedBuffers
-from flowcheck.wire.learn.flows.line_flags import MOST_STEPS, line_flag
-from flowcheck.wire.learn.flows.numbering import Numbered, slots_agree
+from flowcheck.wire.learn.flows.line_flags import Place, flag_of, line_flag, out_of_step
+from flowcheck.wire.learn.flows.numbering import Numbered, in_slots, slot_base
 from flowcheck.wire.learn.flows.streams import (
-    ANY_CODE,
+    CODE_OF,
     PROTOCOLS,
     PSN_OF_START,
     SendSeen,
@@ -51,10 +51,6 @@ _FIELDS = (
     "length_inferred",
 )
 _row = attrgetter(*_FIELDS)
-LINE_BYTES = 16
-"""Of a line of LL, the smallest."""
-FLAG_STEPS = 1 << 32
-"""A flag counts modulo so many steps."""
 
 
 @dataclass(slots=True)
@@ -63,9 +59,7 @@ class CleanSends(Mapping[int, SendSeen]):
 
     messages: Sequence[ObservedMessage]
     """Ascending PSN, which is the order of their numbers."""
-    psns: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    addresses: NDArray[np.int64]
+    addresses: NDArray[np.uint64]
     rkeys: NDArray[np.int64]
     immediates: NDArray[np.int64]
     wire_bytes: NDArray[np.int64]
@@ -134,14 +128,9 @@ class CleanSends(Mapping[int, SendSeen]):
         return spans
 
     @property
-    def places(self) -> frozenset[int]:
-        """Where they were written to."""
-        return frozenset(np.unique(self.addresses).tolist())
-
-    @property
     def protocol(self) -> Protocol:
         """Of all that hold a line, if it is one; else of most bytes."""
-        held = np.unique(self.codes[self.wire_bytes >= LINE_BYTES])
+        held = np.unique(self.codes[self.wire_bytes >= LL_LINE_BYTES])
         if len(held) == 1:
             return PROTOCOLS[int(held[0])]
         if not len(held):
@@ -169,8 +158,9 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
         return None
     if any(missing) or any(conflicts):
         return None
-    words, vas, keys, psns, packets, sizes, times, orders = (
-        np.array(column, np.int64) for column in columns[:8]
+    vas = np.array(addresses, np.uint64)
+    words, keys, psns, packets, sizes, times, orders = (
+        np.array(column, np.int64) for column in (immediates, rkeys, *columns[3:8])
     )
     stops = psns + packets
     if psns[0] != PSN_OF_START or (stops[:-1] != psns[1:]).any():
@@ -179,13 +169,18 @@ def clean_sends(messages: Sequence[ObservedMessage], buffers: GrantedBuffers) ->
     if codes is None:
         return None
     flags = _flags(messages, codes)
-    if flags is None or not _in_step(flags):
+    if flags is None:
         return None
-    return CleanSends(messages, psns, stops, vas, keys, words, sizes, times, orders, codes, flags)
+    if flags:
+        spans = zip(psns.tolist(), stops.tolist(), strict=True)
+        places = [Place(flags.get(number), *span) for number, span in enumerate(spans)]
+        if out_of_step(places, from_start=True):
+            return None
+    return CleanSends(messages, vas, keys, words, sizes, times, orders, codes, flags)
 
 
 def _codes(
-    addresses: NDArray[np.int64], rkeys: NDArray[np.int64], buffers: GrantedBuffers
+    addresses: NDArray[np.uint64], rkeys: NDArray[np.int64], buffers: GrantedBuffers
 ) -> NDArray[np.uint8] | None:
     """[send] whose buffer it was written to; None: nothing tells that of some."""
     places, first, inverse = np.unique(addresses, return_index=True, return_inverse=True)
@@ -197,14 +192,13 @@ def _codes(
     ]
     if None in told:
         return None
-    codes = [PROTOCOLS.index(protocol) for protocol in told if protocol is not None]
-    return np.array(codes, np.uint8)[inverse]
+    return np.array([CODE_OF[protocol] for protocol in told], np.uint8)[inverse]
 
 
 def _flags(messages: Sequence[ObservedMessage], codes: NDArray[np.uint8]) -> dict[int, int] | None:
     """The flags of lines by number; None where lines have none."""
     found: dict[int, int] = {}
-    for number in np.flatnonzero(codes != PROTOCOLS.index(Protocol.SIMPLE)).tolist():
+    for number in np.flatnonzero(codes != CODE_OF[Protocol.SIMPLE]).tolist():
         message = messages[number]
         told = line_flag(message, PROTOCOLS[codes[number]])
         if told is not None:
@@ -214,35 +208,27 @@ def _flags(messages: Sequence[ObservedMessage], codes: NDArray[np.uint8]) -> dic
     return found
 
 
-def _in_step(flags: Mapping[int, int]) -> bool:
-    """Each says a step that sends beside it leave room for (`out_of_step`)."""
-    numbers = np.array([-1, *flags], np.int64)
-    steps = np.remainder(np.diff(np.array([0, *flags.values()], np.int64)), FLAG_STEPS)
-    apart = np.diff(numbers)
-    return bool(((apart <= steps) & (steps <= 1 + MOST_STEPS * (apart - 1))).all())
-
-
 def numbered_clean(
     sends: CleanSends, granted: nccl_wire_format.ClearToSends, *, flags_count: bool
 ) -> Numbered | None:
-    """As numbering.number_unbroken; None where clear-to-send messages say something else, of an
+    """As numbering.number_sends; None where clear-to-send messages say something else, of an
     address or a protocol, or do not follow each other from the first one on."""
     both = min(len(sends), len(granted.indices))
     if not both or (granted.indices != np.arange(len(granted.indices))).any():
         return None
-    if (granted.addresses[:both].astype(np.int64) != sends.addresses[:both]).any():
+    if (granted.addresses[:both] != sends.addresses[:both]).any():
         return None
     if (_codes_of(granted.capacities_bytes[:both]) != sends.codes[:both]).any():
         return None
     evidence: list[Finding] = [NUMBERED_BY_GRANT()]
     if flags_count and sends.flags:
-        if any((number + 1) % FLAG_STEPS != flag for number, flag in sends.flags.items()):
+        if any(flag_of(number) != flag for number, flag in sends.flags.items()):
             return None
         evidence.append(NUMBERED_BY_FLAG())
     evidence.append(NUMBERED_BY_PSN())
     if flags_count:
-        slots = slots_agree(sends)
-        if slots is False:
+        slots = in_slots(sends, slot_base(sends.values()))
+        if not all(slots):
             return None
         evidence += [NUMBERED_BY_SLOT()] if slots else []
     return Numbered(sends, tuple(evidence), (), True)
@@ -251,8 +237,5 @@ def numbered_clean(
 def _codes_of(capacities: NDArray[np.int64]) -> NDArray[np.uint8]:
     """[receive] the protocol that has receives of so many bytes."""
     sizes, inverse = np.unique(capacities, return_inverse=True)
-    codes = [
-        ANY_CODE if protocol is None else PROTOCOLS.index(protocol)
-        for protocol in map(nccl_wire_format.protocol_of_capacity, sizes.tolist())
-    ]
-    return np.array(codes, np.uint8)[inverse]
+    protocols = map(nccl_wire_format.protocol_of_capacity, sizes.tolist())
+    return np.array([CODE_OF[protocol] for protocol in protocols], np.uint8)[inverse]

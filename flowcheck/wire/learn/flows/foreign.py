@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import SPLIT_BYTES
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
@@ -19,7 +20,6 @@ ENOUGH = 3
 LEAST_BYTES = 64
 """Smaller ones end a group of receives, and hold its sizes."""
 MOST_PIECES = 16
-PIECE_GRAIN_BYTES = 128
 SLOT_GRAIN_BYTES = 8192
 """Slots of all protocols, and of point-to-point buffers, lie so far apart or a multiple of it."""
 
@@ -42,5 +42,5 @@ def of_another_protocol(messages: Sequence[ObservedMessage]) -> bool:
 
 
 def _states_size(wire_bytes: int, immediate: int) -> bool:
-    most = MOST_PIECES * (wire_bytes + PIECE_GRAIN_BYTES)
+    most = MOST_PIECES * (wire_bytes + SPLIT_BYTES)
     return any(wire_bytes <= n <= most for n in immediate_sizes(immediate))

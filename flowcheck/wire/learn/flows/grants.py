@@ -51,12 +51,6 @@ class Grants:
         return dict(zip(numbers, zip(addresses, times, strict=True), strict=True))
 
     @cached_property
-    def address_of(self) -> Mapping[int, int]:
-        """{number of a send: where it may go}."""
-        numbers, addresses = self.entries.indices.tolist(), self.entries.addresses.tolist()
-        return dict(zip(numbers, addresses, strict=True))
-
-    @cached_property
     def _addressed(self) -> Counter[int]:
         return Counter(self.entries.addresses.tolist())
 
@@ -74,11 +68,7 @@ class Grants:
     def rings(self) -> bool:
         """The capacities are those that connections of a ring grant."""
         sizes = self.capacities_bytes
-        return (
-            P2P_CAPACITY_BYTES not in sizes
-            and all(map(nccl_wire_format.protocol_of_capacity, sizes))
-            and not self.pooled
-        )
+        return P2P_CAPACITY_BYTES not in sizes and None not in self.protocols and not self.pooled
 
     @cached_property
     def pooled(self) -> bool:
@@ -93,13 +83,23 @@ class Grants:
             return False
         if nccl_wire_format.protocol_of_addresses(places.tolist()) is Protocol.SIMPLE:
             return False
-        return not all(map(nccl_wire_format.protocol_of_capacity, sizes)) or bool(
-            (np.diff(self.entries.indices) == 1).any()
-        )
+        return None in self.protocols or bool((np.diff(self.entries.indices) == 1).any())
 
     @cached_property
     def capacities_bytes(self) -> frozenset[int]:
         return frozenset(np.unique(self.entries.capacities_bytes).tolist())
+
+    @cached_property
+    def protocols(self) -> frozenset[Protocol | None]:
+        """Whose buffers have receives of these capacities; None: of one of them nobody's."""
+        return frozenset(map(nccl_wire_format.protocol_of_capacity, self.capacities_bytes))
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """Of all receives; None: of several, or nothing tells."""
+        if self.pooled:
+            return Protocol.SIMPLE
+        return next(iter(self.protocols)) if len(self.protocols) == 1 else None
 
     @property
     def most_receives(self) -> int:

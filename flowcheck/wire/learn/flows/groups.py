@@ -87,7 +87,7 @@ def _ports(apart: Sequence[Group]) -> dict[str, Host] | None:
     from end to end, written by the same ranks by what clear-to-send messages say. They are
     channels on other NIC ports of these hosts."""
     paths = [path_of(group) for group in apart]
-    if len(paths) < 2 or any(path is None or path[-1][1] == path[0][0] for path in paths):
+    if len(paths) < 2 or any(path is None or is_circle(path) for path in paths):
         return None
     told = [
         tuple(group.tags.get(link) for link in path or ())
@@ -186,17 +186,18 @@ def grouped(
 def path_of(group: Group) -> list[Link] | None:
     """The links in ring order, each starting where the one before ends; None: no ring."""
     links = [*group.links, *group.ghosts]
-    if any(a == b for a, b in links) or len({a for a, _ in links}) < len(links):
+    after, behind = {a: (a, b) for a, b in links}, {b for _, b in links}
+    if any(a == b for a, b in links) or min(len(after), len(behind)) < len(links):
         return None
-    if len({b for _, b in links}) < len(links):
-        return None
-    after = {a: (a, b) for a, b in links}
-    heads = [link for link in links if not any(b == link[0] for _, b in links)]
-    if len(heads) > 1:
-        return None
-    link: Link | None = heads[0] if heads else links[0]
+    heads = [link for link in links if link[0] not in behind]
+    link: Link | None = (heads or links)[0]
     path: list[Link] = []
     while link is not None and link not in path:
         path.append(link)
         link = after.get(link[1])
     return path if len(path) == len(links) else None
+
+
+def is_circle(path: Sequence[Link]) -> bool:
+    """The links lead back to where the first one starts."""
+    return path[-1][1] == path[0][0]

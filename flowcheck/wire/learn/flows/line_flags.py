@@ -13,15 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from flowcheck.wire.collectives.nccl_parameters import LL128_GROUP_BYTES, Protocol
+from flowcheck.wire.collectives.nccl_parameters import (
+    LL128_GROUP_BYTES,
+    LL128_LINE_BYTES,
+    LL_LINE_BYTES,
+    Protocol,
+)
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
-LL_LINE_BYTES = 16
-"""Data, flag, data, flag; 4 bytes each."""
 LL_FLAGS = struct.Struct("<4xI4xI")
-LL128_LINE_BYTES = 128
-"""120 of data, 8 of flag."""
+"""Of a line: data, flag, data, flag. A line of LL128 ends with 8 bytes of flag."""
 SAMPLED_LINES = 8
 """Of a message. A choice: see `line_flag`."""
 MOST_STEPS = 5
@@ -29,6 +31,12 @@ MOST_STEPS = 5
 its collective begins at a multiple of four (NCCL src/include/collectives.h, ALLREDUCE_SLICESTEPS,
 ALLREDUCE_CHUNKSTEPS; src/proxy.cc)."""
 FLAG_BITS = 32
+
+
+def flag_of(number: int) -> int:
+    """The flag of a send where every send before it is one step of the connection."""
+    return (number + 1) % (1 << FLAG_BITS)
+
 
 Claim = tuple[Protocol, int]
 """The protocol that a message looks like, and its flag."""

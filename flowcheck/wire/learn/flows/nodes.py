@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from flowcheck.wire.learn.flows.groups import Group, Link
+from flowcheck.wire.learn.flows.groups import Group, Link, is_circle
 
 MOST_RANKS = 16
 """Ring sizes tried where neither a start-up nor the hosts seen tell; a longer ring is then not
@@ -24,8 +24,7 @@ MOST_GPUS = 72
 def plain(group: Group, path: Sequence[Link], counted: Sequence[int]) -> bool:
     """A ring of one GPU a node, of a size that is tried anyway, is what all this tells, and no
     other."""
-    closed = path[-1][1] == path[0][0]
-    sizes = [len(path)] if closed else range(len(path) + 1, MOST_RANKS + 1)
+    sizes = [len(path)] if is_circle(path) else range(len(path) + 1, MOST_RANKS + 1)
     tried = (ranks for ranks in sizes if ranks <= MOST_RANKS and ranks in counted)
     one = any(_in_step(group, path, ranks, 1) for ranks in tried)
     return one and not any(
@@ -37,7 +36,7 @@ def plain(group: Group, path: Sequence[Link], counted: Sequence[int]) -> bool:
 
 def gaps(group: Group, path: Sequence[Link], ranks: int) -> list[int]:
     """GPUs of a node, likeliest first."""
-    if path[-1][1] == path[0][0]:
+    if is_circle(path):
         return [] if ranks % len(path) else [ranks // len(path)]
     if len(path) == 1:
         return [1]  # Nothing tells, and no other link is to be placed.
@@ -58,8 +57,8 @@ def likeliest_first(group: Group, path: Sequence[Link], counted: Sequence[int]) 
 def borne_out(group: Group, path: Sequence[Link], ranks: int, gpus: int) -> bool:
     """Hosts or the ranks named say that nodes are so large: a circle of hosts that addresses were
     only guessed to be ports of says nothing."""
-    closed = path[-1][1] == path[0][0] and not group.guessed
-    return closed or gpus in _steps(group, path, ranks)
+    told = is_circle(path) and not group.guessed
+    return told or gpus in _steps(group, path, ranks)
 
 
 def otherwise(group: Group, path: Sequence[Link], ranks: int) -> list[tuple[int, int]]:
@@ -81,7 +80,7 @@ def _steps(group: Group, path: Sequence[Link], ranks: int) -> set[int]:
     """From the rank named on a link to the one on the next."""
     return {
         (group.tags[b] - group.tags[a]) % ranks
-        for a, b in pairwise((*path, path[0]) if path[-1][1] == path[0][0] else path)
+        for a, b in pairwise((*path, path[0]) if is_circle(path) else path)
         if a in group.tags and b in group.tags
     }
 

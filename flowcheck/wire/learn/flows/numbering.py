@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,15 +16,12 @@ from flowcheck.findings.catalog.connections import (
     NUMBERED_BY_SLOT,
     NUMBERS_CONTRADICTED,
 )
-from flowcheck.findings.finding import Entry, Finding
-from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
-from flowcheck.wire.learn.flows.streams import (
-    LL_SLOT_BYTES,
-    PSN_OF_START,
-    SendSeen,
-    Stream,
-    slot_of,
-)
+from flowcheck.findings.finding import Finding
+from flowcheck.wire.collectives.nccl_parameters import NCCL_STEPS, SLOT_BYTES, Protocol
+from flowcheck.wire.learn.flows.line_flags import flag_of
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen, Stream
+
+LL_SLOT_BYTES = SLOT_BYTES[Protocol.LL]
 
 
 @dataclass(slots=True)
@@ -47,17 +44,13 @@ Granted = Mapping[int, tuple[int, tuple[int, int]]]
 
 
 def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: bool) -> Numbered:
-    """Number the sends of one flow, ascending PSN. `grants`: empty where the opposite direction was
-    not mirrored. `flags_count`: a line's flag is the number of its send
-    plus one; false where Simple sends, which are two steps long, come between. A send whose number
-    stays open is numbered by the least that fits and the flow says so."""
-    if not sends:
-        return Numbered({}, (), (), False)
+    """Number the sends of one flow, ascending PSN, of which there is one at least. grants: empty
+    where the opposite direction was not mirrored. flags_count: a line's flag is the number of its
+    send plus one; false where Simple sends, which are two steps long, come between. A send whose
+    number stays open is numbered by the least that fits and the flow says so."""
     granted = {number: address for number, (address, _) in grants.items()}
-    if unbroken(sends):
-        return number_unbroken(sends, granted, flags_count=flags_count)
     from_start = sends[0].first_psn == PSN_OF_START
-    base = _slot_base(sends) if flags_count else None
+    base = slot_base(sends) if flags_count else None
     known = [_flag_number(s) if flags_count else None for s in sends]
     numbers: list[int] = []
     guessed: list[int] = []
@@ -109,26 +102,6 @@ def renumbered(
     )
 
 
-def unbroken(sends: Sequence[SendSeen]) -> bool:
-    """All of them were seen, from the connection's first one on: what numbers them is their
-    count."""
-    if not sends or sends[0].first_psn != PSN_OF_START:
-        return False
-    return all(a.stop_psn >= b.first_psn for a, b in pairwise(sends))
-
-
-def number_unbroken(
-    sends: Sequence[SendSeen], granted: Mapping[int, int], *, flags_count: bool
-) -> Numbered:
-    """As `number_sends`, of `unbroken` ones. granted: {number of a send: where it may go}."""
-    base = _slot_base(sends) if flags_count else None
-    for n, send in enumerate(sends):
-        send.number = n
-    numbered = dict(enumerate(sends))
-    evidence, problems = _evidence(numbered, base, granted, True, flags_count)
-    return Numbered(numbered, evidence, problems, True)
-
-
 def _flag_number(send: SendSeen) -> int | None:
     return None if send.flag is None else send.flag - 1
 
@@ -146,13 +119,16 @@ def _first_number(
     late = _from_later(sends, known, 0)
     if late is not None and late >= 0:
         return late, True
-    return _from_grants(sends, grants)
+    return first_by_grants(sends, grants)
 
 
-def _from_grants(sends: Sequence[SendSeen], grants: Granted) -> tuple[int, bool]:
-    """The number of the first send by the clear-to-send messages that it and those behind it, with
-    no gap between, answer. One is answered by what comes behind it, and an address is granted
-    again only once what was written there was taken: the last one before a send is its own."""
+def first_by_grants(
+    sends: Sequence[SendSeen], grants: Granted, stride: int = 1
+) -> tuple[int, bool]:
+    """(number of the first send, it is sure) by the clear-to-send messages that it and those behind
+    it, with no gap between, answer. One is answered by what comes behind it, and an address is
+    granted again only once what was written there was taken: the last one before a send is its own.
+    stride: they are every so-manieth send of the connection, as of one of several queue pairs."""
     of_address: dict[int, list[tuple[tuple[int, int], int]]] = {}
     for number, (address, time) in grants.items():
         of_address.setdefault(address, []).append((time, number))
@@ -162,7 +138,7 @@ def _from_grants(sends: Sequence[SendSeen], grants: Granted) -> tuple[int, bool]
             break
         message = send.message
         before = [one for one in of_address.get(message.va or 0, ()) if one[0] <= message.time]
-        if before and (number := max(before)[1] - i) >= 0:
+        if before and (number := max(before)[1] - stride * i) >= 0:
             votes[number] += 1
     if not votes:
         return 0, False
@@ -195,22 +171,13 @@ def _choose(
     fits = list(range(least, min(most, least + 16 * NCCL_STEPS) + 1))
     if granted and send.message.va:
         fits = [n for n in fits if granted.get(n) == send.message.va] or fits
-    slot = slot_of(send, base)
+    slot = _slot_of(send, base)
     if slot is not None:
         fits = [n for n in fits if n % NCCL_STEPS == slot] or fits
     return fits[0], len(fits) == 1
 
 
-def slots_agree(sends: Mapping[int, SendSeen]) -> bool | None:
-    """The slots of LL that sends were written to are those of their numbers; None: nothing tells
-    where these are."""
-    base = _slot_base(list(sends.values()))
-    slots = [] if base is None else [(n, slot_of(send, base)) for n, send in sends.items()]
-    told = [slot == n % NCCL_STEPS for n, slot in slots if slot is not None]
-    return all(told) if told else None
-
-
-def _slot_base(sends: Sequence[SendSeen]) -> int | None:
+def slot_base(sends: Iterable[SendSeen]) -> int | None:
     """Address of slot 0 if the addresses of the flagged sends step by LL slots."""
     bases = Counter(
         s.message.va - ((s.flag - 1) % NCCL_STEPS) * LL_SLOT_BYTES
@@ -223,6 +190,21 @@ def _slot_base(sends: Sequence[SendSeen]) -> int | None:
     return base if votes == bases.total() else None
 
 
+def in_slots(numbered: Mapping[int, SendSeen], base: int | None) -> list[bool]:
+    """Of each send that was written to a slot of LL: it is the slot of its number. base: address of
+    slot 0; None: nothing tells it."""
+    slots = ((n, _slot_of(send, base)) for n, send in numbered.items())
+    return [slot == n % NCCL_STEPS for n, slot in slots if slot is not None]
+
+
+def _slot_of(send: SendSeen, base: int | None) -> int | None:
+    """Slot of an LL send by its address, 0 .. 7."""
+    if base is None or not send.message.va:
+        return None
+    slot, rest = divmod(send.message.va - base, LL_SLOT_BYTES)
+    return slot if rest == 0 and 0 <= slot < NCCL_STEPS else None
+
+
 def _evidence(
     numbered: Mapping[int, SendSeen],
     base: int | None,
@@ -230,48 +212,25 @@ def _evidence(
     start: bool,
     flags_count: bool,
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    evidence: list[Finding] = []
-    problems: list[Finding] = []
-    indexed = [
-        granted[n] == s.message.va for n, s in numbered.items() if s.message.va and n in granted
-    ]
-    _judge(NUMBERED_BY_GRANT, len(indexed), sum(indexed), evidence, problems)
-    lines = numbered.items() if flags_count else ()
-    flagged = {n: s for n, s in lines if s.flag is not None}
-    _judge(
-        NUMBERED_BY_FLAG,
-        len(flagged),
-        sum((n + 1) & 0xFFFFFFFF == s.flag for n, s in flagged.items()),
-        evidence,
-        problems,
+    """(what bears the numbers out, what contradicts them)."""
+    seen = numbered.items()
+    whole = start and len(numbered) == max(numbered) + 1
+    granted_there = [granted[n] == s.message.va for n, s in seen if s.message.va and n in granted]
+    flagged = [flag_of(n) == s.flag for n, s in seen if s.flag is not None]
+    told = (
+        (NUMBERED_BY_GRANT, granted_there),
+        (NUMBERED_BY_FLAG, flagged if flags_count else []),
+        (NUMBERED_BY_PSN, [True] if whole and not has_gaps(list(numbered.values())) else []),
+        (NUMBERED_BY_SLOT, in_slots(numbered, base)),
     )
-    if (
-        start
-        and all(
-            numbered[n].first_psn == numbered[n - 1].stop_psn for n in numbered if n - 1 in numbered
-        )
-        and len(numbered) == max(numbered) + 1
-    ):
-        evidence.append(NUMBERED_BY_PSN())
-    placed = numbered.items() if base is not None else ()
-    slots = [(n, slot_of(s, base)) for n, s in placed]
-    told = [(n, slot) for n, slot in slots if slot is not None]
-    _judge(
-        NUMBERED_BY_SLOT,
-        len(told),
-        sum(n % NCCL_STEPS == slot for n, slot in told),
-        evidence,
-        problems,
+    contradicted = (
+        NUMBERS_CONTRADICTED(evidence=entry(), contradicted=one.count(False), messages=len(one))
+        for entry, one in told
+        if not all(one)
     )
-    return tuple(evidence), tuple(problems)
+    return tuple(entry() for entry, one in told if one and all(one)), tuple(contradicted)
 
 
-def _judge(
-    entry: Entry, there: int, agree: int, evidence: list[Finding], problems: list[Finding]
-) -> None:
-    if there and agree == there:
-        evidence.append(entry())
-    elif there:
-        problems.append(
-            NUMBERS_CONTRADICTED(evidence=entry(), contradicted=there - agree, messages=there)
-        )
+def has_gaps(sends: Sequence[SendSeen]) -> bool:
+    """Packets are missing between them. sends: ascending PSN."""
+    return any(two.first_psn != one.stop_psn for one, two in pairwise(sends))

@@ -1,23 +1,26 @@
 """Sends of which every queue pair of a connection carries a piece (NCCL_IB_SPLIT_DATA_ON_QPS).
 
 Of S bytes over q queue pairs each takes S/q, rounded up to 128, the last ones less or nothing, and
-each piece's immediate states S (NCCL src/transport/net_ib, ncclIbMultiSend). So the others tell how
-large a piece was that was lost, and how many packets it took.
+each piece's immediate states S (NCCL src/transport/net_ib, ncclIbMultiSend). So those of the same
+send tell how large a piece was that was lost, and how many packets it took.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import piece_bytes, piece_sizes
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.line_flags import line_flag
-from flowcheck.wire.learn.flows.lost_pieces import Row, each_bytes, filled
-from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
+from flowcheck.wire.learn.flows.numbering import has_gaps
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen, one_behind_the_other
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
+
+Row = Sequence[SendSeen]
+"""The sends of one queue pair, ascending PSN."""
 
 MOST_AHEAD = 3
 """Sends by which one queue pair is before another at most, where a capture begins."""
@@ -55,9 +58,9 @@ def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
     headless = starts == {True} and any(
         send.message.length_inferred for row in rows for send in row
     )
-    if len(starts) > 1 or headless or any(gaps(row) for row in rows):
+    if len(starts) > 1 or headless or any(map(has_gaps, rows)):
         order = by_address(rows)
-        whole = filled([rows[i] for i in order], pmtu_bytes) if order else None
+        whole = _filled([rows[i] for i in order], pmtu_bytes) if order else None
         if whole is None:
             return None
         rows = whole
@@ -95,10 +98,10 @@ def _beside(one: Row, two: Row, ahead: int) -> bool:
     }
     flags = [(a.flag, b.flag) for a, b in pairs if a.flag is not None and b.flag is not None]
     same = all(len({a.immediate, b.immediate} - {None}) < 2 for a, b in pairs)
-    return bool(pairs) and same and all(a == b for a, b in flags) and _oneeach_bytes(offsets)
+    return bool(pairs) and same and all(a == b for a, b in flags) and _one_offset_each(offsets)
 
 
-def _oneeach_bytes(offsets: set[tuple[int | None, int]]) -> bool:
+def _one_offset_each(offsets: set[tuple[int | None, int]]) -> bool:
     """Of sends of one size the pieces of one queue pair lie as far behind those of another."""
     return len({size for size, _ in offsets}) == len(offsets)
 
@@ -113,16 +116,12 @@ def _time_apart(one: Row, two: Row, ahead: int) -> int:
     return apart[len(apart) // 2]
 
 
-def gaps(row: Row) -> bool:
-    return any(two.first_psn != one.stop_psn for one, two in pairwise(row))
-
-
 def by_address(rows: Sequence[Row]) -> list[int]:
     """Places of the rows in the order of their pieces; [] while no send told of all. Receives use
     the same few addresses over and over: pieces of two alike tell as much as those of one."""
     for first in rows[0]:
         for size in immediate_sizes(first.immediate or 0):
-            each = each_bytes(size, len(rows))
+            each = piece_bytes(size, len(rows))
             if not (0 < first.wire_bytes <= each and first.message.va):
                 continue
             offsets = [_offsets(row, first, size, each) for row in rows[1:]]
@@ -151,19 +150,13 @@ def _offsets(row: Row, first: SendSeen, size: int, each: int) -> set[int]:
 
 def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
     """One send of its pieces, by address; an empty piece has none worth looking at."""
-    parts = sorted((piece.message for piece in pieces if piece.wire_bytes), key=lambda m: m.va or 0)
-    if not parts:
+    held = [piece for piece in pieces if piece.wire_bytes]
+    if not held:
         return pieces[0]
-    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
-    message: ObservedMessage = replace(
-        parts[0],
-        wire_bytes=starts[-1],
-        payload=np.concatenate([part.payload for part in parts]),
-        missing=_moved(starts, [part.missing for part in parts]),
-        conflicts=_moved(starts, [part.conflicts for part in parts]),
-        first_ns=min(part.first_ns for part in parts),
+    message = one_behind_the_other(
+        sorted((piece.message for piece in held), key=lambda m: m.va or 0)
     )
-    buffers = {piece.granted for piece in pieces if piece.wire_bytes}
+    buffers = {piece.granted for piece in held}
     granted = next(iter(buffers)) if len(buffers) == 1 else None
     flag = line_flag(message, granted)
     return replace(
@@ -177,7 +170,95 @@ def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
     )
 
 
-def _moved(
-    starts: Sequence[int], ranges: Sequence[Sequence[tuple[int, int]]]
-) -> tuple[tuple[int, int], ...]:
-    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
+def _filled(rows: Sequence[Row], pmtu_bytes: int) -> list[list[SendSeen]] | None:
+    """Rows, in the order of pieces, with a stand-in for each piece that was lost; None where the
+    PSNs do not bear out what that rests on."""
+    known = [[send for send in row if not send.message.length_inferred] for row in rows]
+    headless = [
+        {send.first_psn: send.message for send in row if send.message.length_inferred}
+        for row in rows
+    ]
+    if not pmtu_bytes and any(send.message.packets > 1 for row in known for send in row):
+        return None
+    found: list[list[SendSeen]] = [[] for _ in rows]
+    psns = [PSN_OF_START] * len(rows)
+    while any(known):
+        seen = [
+            row.pop(0) if row and row[0].first_psn == psn else None
+            for row, psn in zip(known, psns, strict=True)
+        ]
+        size = _stated(seen)
+        if size is None:
+            return None
+        closing = any(send is not None and _closed_apart(send) for send in seen)
+        for place, (send, own) in enumerate(zip(seen, piece_sizes(size, len(rows)), strict=True)):
+            packets = max(1, -(-own // pmtu_bytes)) if pmtu_bytes else 1
+            if send is not None and send.message.packets != packets:
+                return None
+            stand_in = _lost(seen, place, size, psns[place], packets) if send is None else send
+            found[place].append(_with_rest(stand_in, headless[place].get(psns[place])))
+            psns[place] += packets + closing
+            if known[place] and known[place][0].first_psn < psns[place]:
+                return None
+    return found
+
+
+def _stated(pieces: Sequence[SendSeen | None]) -> int | None:
+    """Of what size the send is that these are pieces of."""
+    words = {piece.immediate for piece in pieces if piece is not None} - {None}
+    if len(words) != 1:
+        whole = [piece.wire_bytes for piece in pieces if piece is not None]
+        return sum(whole) if not words and len(whole) == len(pieces) else None
+    fits = [
+        size
+        for size in dict.fromkeys(immediate_sizes(words.pop() or 0))
+        if all(
+            piece is None or piece.wire_bytes == own
+            for piece, own in zip(pieces, piece_sizes(size, len(pieces)), strict=True)
+        )
+    ]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _closed_apart(send: SendSeen) -> bool:
+    """An empty write behind it states its size (NCCL_IB_ADAPTIVE_ROUTING)."""
+    return send.stop_psn > send.message.first_psn + send.message.packets
+
+
+def _lost(
+    seen: Sequence[SendSeen | None], place: int, size: int, psn: int, packets: int
+) -> SendSeen:
+    """The piece at `place` of a send of `size` bytes, by what was seen of the others."""
+    there = [(i, piece) for i, piece in enumerate(seen) if piece is not None]
+    beside, like = max(there, key=lambda pair: bool(pair[1].message.va and pair[1].wire_bytes))
+    own = piece_sizes(size, len(seen))[place]
+    address = like.message.va if like.wire_bytes else None
+    message = replace(
+        like.message,
+        first_psn=psn,
+        packets=packets,
+        va=address and address + (place - beside) * piece_bytes(size, len(seen)),
+        wire_bytes=own,
+        payload=np.zeros(own, np.uint8),
+        missing=((0, own),) if own else (),
+        conflicts=(),
+    )
+    return replace(
+        like,
+        message=message,
+        wire_bytes=own,
+        first_psn=psn,
+        stop_psn=psn + packets,
+        flag=None,
+        protocol=None,
+    )
+
+
+def _with_rest(piece: SendSeen, rest: ObservedMessage | None) -> SendSeen:
+    """With what was seen behind its lost start, where that is of a message as large."""
+    if rest is None or (rest.packets, rest.wire_bytes) != (piece.message.packets, piece.wire_bytes):
+        return piece
+    message = replace(
+        piece.message, payload=rest.payload, missing=rest.missing, conflicts=rest.conflicts
+    )
+    return replace(piece, message=message)

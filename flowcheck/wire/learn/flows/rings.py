@@ -6,12 +6,13 @@ A guess is only where the search starts: the sizes on the wire decide (cut.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
+from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
-from flowcheck.wire.learn.flows.groups import Group, Link, path_of
+from flowcheck.wire.learn.flows.groups import Group, Link, is_circle, path_of
 from flowcheck.wire.learn.flows.nodes import MOST_RANKS, otherwise
 from flowcheck.wire.learn.flows.streams import Stream
 
@@ -93,7 +94,6 @@ def rings(
     path = path_of(group)
     if path is None:
         return
-    channels = max(len(s) for s in group.links.values())
     guesses: list[tuple[int, int, int, int]] = []
     for ranks, size_penalty in _sizes(group, path, started):
         for first in range(ranks):
@@ -110,21 +110,33 @@ def rings(
             for i, link in enumerate(path)
             if link in group.links
         )
-        yield Ring(
-            ranks=ranks,
-            edges=edges,
-            channels=channels,
-            extra_sends=extra,
-            rules=rules,
-            penalty=penalty + group.penalty,
-            closed=path[-1][1] == path[0][0],
-            order=group.order,
-        )
+        ring = _ring(group, path, edges, ranks, rules)
+        yield replace(ring, extra_sends=extra, penalty=ring.penalty + penalty)
+
+
+def _ring(
+    group: Group,
+    path: Sequence[Link],
+    edges: tuple[Edge, ...],
+    ranks: int,
+    rules: tuple[NcclEra, ...],
+) -> Ring:
+    """Of so many ranks, one of which writes on each link."""
+    return Ring(
+        ranks=ranks,
+        edges=edges,
+        channels=max(len(streams) for streams in group.links.values()),
+        extra_sends=0,
+        rules=rules,
+        penalty=group.penalty,
+        closed=is_circle(path),
+        order=group.order,
+    )
 
 
 def _sizes(group: Group, path: Sequence[Link], started: Collection[int]) -> list[tuple[int, int]]:
     """(ranks, penalty): the hosts seen tell the least; a closed circle of hosts tells more."""
-    closed = path[-1][1] == path[0][0]
+    closed = is_circle(path)
     hosts = len(path) if closed else len(path) + 1
     least = max([hosts, *(tag + 1 for tag in group.tags.values())])
     tried = [ranks for ranks in sorted(started) or range(MOST_RANKS + 1) if ranks >= least]
@@ -139,3 +151,72 @@ def _tag_penalty(group: Group, path: Sequence[Link], first: int, ranks: int) -> 
         link in group.tags and group.tags[link] != (first + i) % ranks
         for i, link in enumerate(path)
     )
+
+
+def logged_rings(
+    group: Group,
+    rules: tuple[NcclEra, ...],
+    orders: Sequence[RingOrder],
+    most_gpus: int | None = None,
+) -> Iterator[Ring]:
+    """Rings of NCCL's log whose writers are the ranks that clear-to-send messages name on every
+    connection. Over nodes of several GPUs both are all that tells where a run is joined; where its
+    start was seen the log only decides what sizes leave open (search/writers.py). most_gpus: of a
+    node; None: as many as there may be."""
+    path = path_of(group)
+    if path is None:
+        return
+    for order in orders:
+        ranks = order.ranks or len(order.channels[0])
+        for gpus in range(1, min(most_gpus or ranks, ranks // 2) + 1):
+            edges = None if ranks % gpus else _logged_edges(group, path, order, ranks, gpus)
+            if edges is not None:
+                ring = _ring(group, path, edges, ranks, rules)
+                yield replace(ring, gpus=gpus, borne_out=True, by_gpu=(PLACES_BY_LOG(),))
+
+
+def _logged_edges(
+    group: Group, path: Sequence[Link], order: RingOrder, ranks: int, gpus: int
+) -> tuple[Edge, ...] | None:
+    """None where a rank is named that the log has writing elsewhere."""
+    found = []
+    first: list[int] | None = None
+    for place, link in enumerate(path):
+        streams = group.links.get(link)
+        if streams is None:
+            continue
+        named = [
+            None
+            if stream.tag is None
+            else order.index_of(stream.tag, channel=channel, ranks=ranks, gpus=gpus)
+            for channel, stream in enumerate(streams)
+        ]
+        senders = tuple(index for index in named if index is not None)
+        begins = [(index - place * gpus) % ranks for index in senders]
+        if len(senders) < len(streams) or (first or begins)[: len(begins)] != begins:
+            return None
+        first = first or begins
+        several = len(set(senders)) > 1
+        found.append(Edge(sender=senders[0], streams=streams, senders=senders if several else ()))
+    return tuple(found) or None
+
+
+def earliest(
+    ring: Ring, positions: Sequence[Sequence[int]], *, trees: bool | None = None
+) -> tuple[int, int] | None:
+    """(edge, stream) of the first of the sends that come next; None: none comes. positions:
+    [edge][stream] number of its next send; trees: of the connections that trees alone have, or of
+    all others; None: of all."""
+    found = [
+        (*send.message.time, i, j)
+        for i, (edge, at) in enumerate(zip(ring.edges, positions, strict=True))
+        for j, (stream, number) in enumerate(zip(edge.streams, at, strict=True))
+        if trees in (None, edge.receiver is not None)
+        and (send := stream.sends.get(number)) is not None
+    ]
+    return min(found)[2:] if found else None
+
+
+def seen_whole(ring: Ring) -> bool:
+    """Every connection from its start on, and nothing was lost."""
+    return all(stream.whole for edge in ring.edges for stream in edge.streams)

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_BYTES, Protocol
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.clean_flows import CleanSends, clean_sends, numbered_clean
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
@@ -19,8 +19,6 @@ from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.learn.flows.numbering import (
     Numbered,
     number_sends,
-    number_unbroken,
-    unbroken,
 )
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
 from flowcheck.wire.learn.flows.trains import whole_writes
@@ -148,9 +146,9 @@ def _streams(
     grants: Sequence[Grants],
 ) -> list[Stream]:
     """Of one connection: one stream, or one of each queue pair where their order is open."""
+    written = {flow: {m.va for m in of_flow[flow.key] if m.va} for flow in queue_pairs}
     if len(queue_pairs) > 1:
-        every = {m.va for flow in queue_pairs for m in of_flow[flow.key] if m.va}
-        granter = _granter(queue_pairs[0], every, grants)
+        granter = _granter(queue_pairs[0], set().union(*written.values()), grants)
         listed = {flow.key: striped.listed(sends[flow.key]) for flow in queue_pairs}
         whole = striped.joined(queue_pairs, listed, granter.granted if granter else {})
         if whole is not None:
@@ -158,18 +156,15 @@ def _streams(
             stream.queue_pairs = tuple(flow.key for flow in queue_pairs)
             stream.turns, stream.split = whole.turns, whole.split
             return [stream]
-    count = len(queue_pairs)
     streams: list[Stream] = []
-    for flow in queue_pairs:
-        own = sends[flow.key]
-        if isinstance(own, CleanSends) and count == 1:
-            granter = _granter(flow, own.places, grants)
-            if (clean := _clean_stream(flow, own, granter)) is not None:
-                streams.append(clean)
-                continue
-        granter = _granter(flow, {m.va for m in of_flow[flow.key] if m.va}, grants)
-        whole_sends = unless_out_of_step(striped.listed(own), queue_pairs=count)
-        streams.append(_stream(flow, whole_sends, granter))
+    for flow, addresses in written.items():
+        own, granter = sends[flow.key], _granter(flow, addresses, grants)
+        if isinstance(own, CleanSends) and len(queue_pairs) == 1:
+            clean = _clean_stream(flow, own, granter)
+            if clean is not None:
+                return [clean]
+        told = unless_out_of_step(striped.listed(own), queue_pairs=len(queue_pairs))
+        streams.append(_stream(flow, told, granter))
     return streams
 
 
@@ -177,12 +172,11 @@ def _clean_stream(flow: ObservedFlow, sends: CleanSends, granter: Grants | None)
     """As `_stream`; None where clear-to-send messages contradict what the sends are."""
     if granter is None:
         return None
-    told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-    numbered = numbered_clean(sends, granter.entries, flags_count=Protocol.SIMPLE not in told)
+    simple = Protocol.SIMPLE in granter.protocols
+    numbered = numbered_clean(sends, granter.entries, flags_count=not simple)
     if numbered is None:
         return None
-    protocol = _only_granted(granter) or sends.protocol
-    stream = _connection(flow, numbered, protocol, granter)
+    stream = _connection(flow, numbered, granter.protocol or sends.protocol, granter)
     stream.table, stream.sizes_stated, stream.one_write_each = sends.table(), sends.stated, True
     return stream
 
@@ -190,12 +184,8 @@ def _clean_stream(flow: ObservedFlow, sends: CleanSends, granter: Grants | None)
 def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
     protocol = _protocol(sends, granter)
     lines = _only_lines(sends, granter)
-    if unbroken(sends):
-        addresses = granter.address_of if granter is not None else {}
-        numbered = number_unbroken(sends, addresses, flags_count=lines)
-    else:
-        granted = granter.granted if granter is not None else {}
-        numbered = number_sends(sends, granted, flags_count=lines)
+    granted = granter.granted if granter is not None else {}
+    numbered = number_sends(sends, granted, flags_count=lines)
     _tell(sends, granter, protocol)
     return _connection(flow, numbered, protocol or _most(sends), granter)
 
@@ -244,9 +234,9 @@ def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | N
     if granter is not None and granter.pooled:
         return Protocol.SIMPLE
     if granter is not None:
-        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-        told |= {s.protocol for s in sends if s.flag is not None and s.granted is None}
-        if len(told) == 1 and (only := told.pop()) is not None:
+        others = {s.protocol for s in sends if s.flag is not None and s.granted is None}
+        told = granter.protocols | others
+        if len(told) == 1 and (only := next(iter(told))) is not None:
             return only
     found = {s.protocol for s in sends if _has_line(s)}
     if len(found) <= 1:
@@ -254,27 +244,20 @@ def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | N
     return None
 
 
-def _only_granted(granter: Grants | None) -> Protocol | None:
-    """Whose all receives granted are; None: of several, or nothing tells."""
-    if granter is None:
-        return None
-    return _capacity_protocol(granter)
-
-
 def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     """No send is Simple, so that every send is one step of the connection and flags count sends."""
     if granter is not None and granter.pooled:
         return False
     if granter is not None and granter.capacities_bytes:
-        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-        return Protocol.SIMPLE not in told and all(s.protocol for s in sends if _has_line(s))
+        lines = all(s.protocol for s in sends if _has_line(s))
+        return lines and Protocol.SIMPLE not in granter.protocols
     return all(s.flag is not None for s in sends if _has_line(s))
 
 
 def _tell(sends: Sequence[SendSeen], granter: Grants | None, only: Protocol | None) -> None:
     """Each send is of the protocol that is sure: of its own receive, of all, of its own lines. What
     looks like a line's flag in Simple data is none."""
-    if only is not None and only is _only_granted(granter):
+    if granter is not None and only is not None and only is granter.protocol:
         for send in sends:
             send.protocol = only
     else:
@@ -298,7 +281,7 @@ def _most(sends: Iterable[SendSeen]) -> Protocol:
 def _has_line(send: SendSeen) -> bool:
     """At least one line of it was captured."""
     size = send.message.wire_bytes
-    return size > 0 and size - sum(b - a for a, b in send.message.missing) >= 16
+    return size > 0 and size - sum(b - a for a, b in send.message.missing) >= LL_LINE_BYTES
 
 
 def _reading(
@@ -315,7 +298,7 @@ def _reading(
     if grant:
         data = next((s for s in streams if s.peer == flow.key), None)
         peer = data.key if data else None
-        protocol = data.protocol if data else _capacity_protocol(grant)
+        protocol = data.protocol if data else grant.protocol
     return FlowReading(
         seen=flow,
         role=DATA if stream else CTS if grant else OTHER,
@@ -326,13 +309,6 @@ def _reading(
         numbered_by=stream.numbered_by if stream else (NUMBERED_BY_GRANT(),) if grant else (),
         problems=stream.problems if stream else (),
     )
-
-
-def _capacity_protocol(grant: Grants) -> Protocol | None:
-    if grant.pooled:
-        return Protocol.SIMPLE
-    told = {nccl_wire_format.protocol_of_capacity(size) for size in grant.capacities_bytes}
-    return told.pop() if len(told) == 1 else None
 
 
 def _reverse(flow: ObservedFlow, flows: Sequence[ObservedFlow]) -> FlowKey | None:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
+from flowcheck.wire.collectives.nccl_wire_format import MOST_RECEIVES, immediate_sizes
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.line_flags import Place, line_flag, out_of_step
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
 SIZE_BYTES = 4
-MOST_GROUPED = 8
-"""Receives that one clear-to-send grants, and what its writer says of each."""
+"""Of what the writer of grouped receives says of each."""
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
-LL_SLOT_BYTES = 65_536
-"""Slot of a connection's default LL buffer; the last resort to number a send by."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +51,8 @@ NO_SIZE = np.int64(NOT_SEEN).tobytes()
 """As bytes of the column, which no other size has."""
 PROTOCOLS = tuple(Protocol)
 """A protocol in columns is its place here."""
+CODE_OF: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
+CODE_OF[None] = ANY_CODE
 
 
 class StreamTable:
@@ -76,12 +73,11 @@ class StreamTable:
         """`wire_bytes` as bytes."""
         if not sends:
             return
-        codes: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
         at = np.fromiter(sends, np.int64, len(sends)) - self.first
         seen = sends.values()
         self.wire_bytes[at] = [send.wire_bytes for send in seen]
         protocols = np.full(count, ANY_CODE, np.uint8)
-        protocols[at] = [codes.get(send.protocol, ANY_CODE) for send in seen]
+        protocols[at] = [CODE_OF[send.protocol] for send in seen]
         self.protocol_codes = protocols.tobytes()
         self.times_ns[at] = [send.message.first_ns for send in seen]
         self.orders[at] = [send.message.order for send in seen]
@@ -172,8 +168,9 @@ class Stream:
 
     def with_sends(self, sends: Mapping[int, SendSeen], **changed: Any) -> Stream:
         """The same connection with these sends. changed: its other fields."""
-        fresh = {"marks": {}, "looked_up": {}, "compared": {}, "table": None, "sizes_stated": None}
-        return replace(self, sends=sends, **fresh, **changed)
+        made: Stream = replace(self, sends=sends, table=None, sizes_stated=None, **changed)
+        made.marks, made.looked_up, made.compared = {}, {}, {}
+        return made
 
     def before(self, number: int) -> Stream:
         """What it carried before a send."""
@@ -209,16 +206,31 @@ class Stream:
         return min(self.sends, default=0)
 
     @property
+    def whole(self) -> bool:
+        """It was seen from the connection's start on, and no send is missing."""
+        return self.from_start and len(self.sends) == self.stop
+
+    @property
     def key(self) -> FlowKey:
         return self.flow.key
 
 
-def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
-    """[size_bytes]: was the byte captured?"""
-    mask = np.ones(size_bytes, np.bool_)
-    for start, stop in missing:
-        mask[start:stop] = False
-    return mask
+def one_behind_the_other(parts: Sequence[ObservedMessage]) -> ObservedMessage:
+    """The first of these messages with the bytes of all."""
+    starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
+    return replace(
+        parts[0],
+        wire_bytes=starts.pop(),
+        payload=np.concatenate([part.payload for part in parts]),
+        missing=moved_ranges(starts, [part.missing for part in parts]),
+        conflicts=moved_ranges(starts, [part.conflicts for part in parts]),
+        first_ns=min(part.first_ns for part in parts),
+    )
+
+
+def moved_ranges(starts: Sequence[int], ranges: Sequence[Sequence[Range]]) -> tuple[Range, ...]:
+    """[part] ranges of it as ranges of the whole. starts: [part] its first byte."""
+    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=True) for a, b in own)
 
 
 def join_sends(
@@ -229,8 +241,6 @@ def join_sends(
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told; buffers: of its receiver."""
-    if (simple := _each_alone(messages, buffers)) is not None:
-        return simple
     sends: list[SendSeen] = []
     splits = any(m.closes_adaptive_send for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
@@ -266,33 +276,6 @@ def join_sends(
     return sends
 
 
-def _each_alone(
-    messages: Sequence[ObservedMessage], buffers: GrantedBuffers
-) -> list[SendSeen] | None:
-    """Sends of a flow each of which is one write with an immediate, to a buffer of Simple's; None:
-    not all of them are."""
-    for message in messages:
-        if message.immediate is None or not message.va:
-            return None
-    written = {(message.va, message.rkey) for message in messages}
-    if any(buffers.protocol_at(*one) is not Protocol.SIMPLE for one in written):
-        return None
-    return [
-        SendSeen(
-            message=message,
-            wire_bytes=message.wire_bytes,
-            first_psn=message.first_psn,
-            stop_psn=message.first_psn + message.packets,
-            closed=True,
-            immediate=message.immediate,
-            flag=None,
-            granted=Protocol.SIMPLE,
-            protocol=Protocol.SIMPLE,
-        )
-        for message in sorted(messages, key=attrgetter("first_psn"))
-    ]
-
-
 def unless_out_of_step(sends: Sequence[SendSeen], *, queue_pairs: int = 1) -> list[SendSeen]:
     """The sends, those without a flag whose flag the sends beside them contradict: it is data, as
     far as no clear-to-send says otherwise."""
@@ -313,7 +296,7 @@ def _sizes_of_group(message: ObservedMessage, sends: Sequence[SendSeen]) -> int:
     """How many plain writes before it this one ends by telling their sizes, as grouped receives
     are ended since NCCL 2.20 (NCCL_NET_IB_MAX_RECVS); 0: it is data."""
     count, rest = divmod(message.wire_bytes, SIZE_BYTES)
-    if message.immediate is None or rest or not 2 <= count <= MOST_GROUPED or message.missing:
+    if message.immediate is None or rest or not 2 <= count <= MOST_RECEIVES or message.missing:
         return 0
     own = sends[-count:]
     plain = len(own) == count and all(s.message.immediate is None for s in own)
@@ -345,11 +328,3 @@ def _headless(
         immediate=message.immediate,
         flag=None,
     )
-
-
-def slot_of(send: SendSeen, base: int | None) -> int | None:
-    """FIFO slot of an LL send by its address, 0 .. 7."""
-    if base is None or not send.message.va:
-        return None
-    slot, rest = divmod(send.message.va - base, LL_SLOT_BYTES)
-    return slot % NCCL_STEPS if rest == 0 and 0 <= slot < NCCL_STEPS else None

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows import pieces
 from flowcheck.wire.learn.flows.clean_flows import CleanSends
-from flowcheck.wire.learn.flows.lost_pieces import Row
-from flowcheck.wire.learn.flows.numbering import Granted
+from flowcheck.wire.learn.flows.numbering import Granted, has_gaps
 from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
 from flowcheck.wire.learn.flows.turns import dealt, turns_of
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
@@ -162,7 +161,7 @@ def joined(
     group: Group, sends: Mapping[FlowKey, Sequence[SendSeen]], granted: Granted
 ) -> Connection | None:
     """None where loss or a start in the middle leaves the order of sends open."""
-    rows: Sequence[Row] = [sends[flow.key] for flow in group]
+    rows: Sequence[pieces.Row] = [sends[flow.key] for flow in group]
     from_start = all(row[0].first_psn == PSN_OF_START for row in rows)
     amid = not any(row[0].first_psn == PSN_OF_START for row in rows)
     beside = pieces.side_by_side(rows) if amid else rows
@@ -176,7 +175,7 @@ def joined(
         from_start = found[0].first_psn == PSN_OF_START
         turns = tuple(group[i].key for i in pieces.by_address(rows))
     else:
-        if any(map(pieces.gaps, rows)):
+        if any(map(has_gaps, rows)):
             return None
         way = turns_of(rows, granted, from_start=from_start)
         if way is None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import piece_sizes
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
-from flowcheck.wire.learn.flows.lost_pieces import piece_bytes
-from flowcheck.wire.learn.flows.streams import PSN_OF_START
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, moved_ranges, one_behind_the_other
 from flowcheck.wire.traffic.observed_messages import ObservedMessage, Range
 
 MOST_QUEUE_PAIRS = 8
@@ -33,13 +33,14 @@ def whole_writes(messages: Sequence[ObservedMessage]) -> tuple[list[ObservedMess
             break
     else:
         return list(messages), False
-    runs = list(_runs(sorted(messages, key=lambda m: m.first_psn)))
-    each = max((_several(run, end, stop) for stop, run, end in runs), default=0)
+    ordered = sorted(messages, key=lambda m: m.first_psn)
+    runs = [(stop, run, end, _unbroken(run, end, stop)) for stop, run, end in _runs(ordered)]
+    each = max((run[-count].wire_bytes for _, run, _, count in runs if count > 1), default=0)
     if not each:
         return list(messages), False
     found: list[ObservedMessage] = []
-    for stop, run, end in runs:
-        own, whole = _own(run, end, stop, each) if end is not None else (0, None)
+    for stop, run, end, count in runs:
+        own, whole = (count, _joined(run[-count:])) if count else _with_lost(run, end, stop, each)
         rest = run[: len(run) - own]
         begin = run[-own].first_psn if own else end.first_psn if end is not None else None
         found += _of_lost_ends(rest, stop, begin)
@@ -62,29 +63,10 @@ def _runs(
         yield stop, run, None
 
 
-def _several(run: Run, end: ObservedMessage | None, stop: int) -> int:
-    """Bytes of each of the several writes that are the send which `end` closes; 0: none are."""
-    count = _unbroken(run, end, stop) if end is not None else 0
-    return run[-count].wire_bytes if count > 1 else 0
-
-
-def _own(
-    run: Run, end: ObservedMessage, stop: int, each: int
-) -> tuple[int, ObservedMessage | None]:
-    """(how many of the last writes are of the send that `end` closes, that send as one)."""
-    if not end.closes_adaptive_send:
-        return 0, None
-    if count := _unbroken(run, end, stop):
-        return count, _joined(run[-count:])
-    sizes = set(immediate_sizes(end.immediate or 0))
-    ways = [way for size in sizes if (way := _with_lost(run, end, size, stop, each)) is not None]
-    return ways[0] if len(ways) == 1 else (0, None)
-
-
-def _unbroken(run: Run, end: ObservedMessage, stop: int) -> int:
-    """How many of the last writes, none of them lost, are the send that `end` closes; 0: not told.
-    stop: PSN behind what came before them."""
-    if not end.closes_adaptive_send:
+def _unbroken(run: Run, end: ObservedMessage | None, stop: int) -> int:
+    """How many of the last writes, none of them lost, are the send that `end` closes; 0: it closes
+    none, or nothing tells. stop: PSN behind what came before them."""
+    if end is None or not end.closes_adaptive_send:
         return 0
     sizes = immediate_sizes(end.immediate or 0)
     total, at = 0, end.first_psn
@@ -101,8 +83,7 @@ def _unbroken(run: Run, end: ObservedMessage, stop: int) -> int:
 
 def _is_part(total: int, size: int) -> bool:
     """What one of several queue pairs carries of a send of `size` bytes."""
-    ways = ((n, place) for n in range(2, MOST_QUEUE_PAIRS + 1) for place in range(n))
-    return any(total == piece_bytes(size, count, place) for count, place in ways)
+    return any(total in piece_sizes(size, count) for count in range(2, MOST_QUEUE_PAIRS + 1))
 
 
 def _adjoin(one: ObservedMessage, two: ObservedMessage) -> bool:
@@ -112,29 +93,31 @@ def _adjoin(one: ObservedMessage, two: ObservedMessage) -> bool:
 
 def _joined(run: Run) -> ObservedMessage:
     """One write of writes next to each other."""
-    starts = np.cumsum([0, *(write.wire_bytes for write in run)]).tolist()
     return replace(
-        run[0],
+        one_behind_the_other(run),
         packets=sum(write.packets for write in run),
-        wire_bytes=starts[-1],
-        payload=np.concatenate([write.payload for write in run]),
-        missing=_moved(starts, [write.missing for write in run]),
-        conflicts=_moved(starts, [write.conflicts for write in run]),
         line_flag=next((w.line_flag for w in run if w.line_flag is not None), None),
-        first_ns=min(write.first_ns for write in run),
         order=min(write.order for write in run),
     )
 
 
-def _moved(starts: Sequence[int], ranges: Sequence[Sequence[Range]]) -> tuple[Range, ...]:
-    return tuple((a + at, b + at) for at, own in zip(starts, ranges, strict=False) for a, b in own)
-
-
 def _with_lost(
+    run: Run, end: ObservedMessage | None, stop: int, each: int
+) -> tuple[int, ObservedMessage | None]:
+    """(how many of the last writes are of the send that `end` closes, that send as one), where some
+    of `each` bytes were lost."""
+    if end is None or not end.closes_adaptive_send:
+        return 0, None
+    sizes = set(immediate_sizes(end.immediate or 0))
+    ways = [way for size in sizes if (way := _of_size(run, end, size, stop, each)) is not None]
+    return ways[0] if len(ways) == 1 else (0, None)
+
+
+def _of_size(
     run: Run, end: ObservedMessage, size: int, stop: int, each: int
 ) -> tuple[int, ObservedMessage] | None:
-    """As `_own` where some were lost: each that was seen lies where its PSN says, all of `each`
-    bytes but the last."""
+    """As `_with_lost`, of a send of `size` bytes: each write that was seen lies where its PSN says,
+    and all but the last have `each` bytes."""
     packets = -(-size // each)
     first = end.first_psn - packets
     own = [write for write in run if write.first_psn >= first]
@@ -162,7 +145,7 @@ def _with_lost(
         wire_bytes=size,
         payload=payload,
         missing=tuple(missing),
-        conflicts=_moved(starts, [write.conflicts for write in own]),
+        conflicts=moved_ranges(starts, [write.conflicts for write in own]),
     )
     return len(own), whole
 

@@ -3,21 +3,17 @@ ncclIbMultiSend: send m goes on queue pair m mod their count): whose turn comes 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
-from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nccl_wire_format import SLOT_BYTES, SLOTS
-from flowcheck.wire.learn.flows.numbering import AGREE, Granted
+from flowcheck.wire.collectives.nccl_parameters import NCCL_STEPS, SLOT_BYTES, Protocol
+from flowcheck.wire.learn.flows.numbering import Granted, first_by_grants
+from flowcheck.wire.learn.flows.pieces import Row
 from flowcheck.wire.learn.flows.streams import SendSeen
 
 MOST_PERMUTED = 4
 """Queue pairs of which every order is tried; of more, those that begin with another one."""
-
-Row = Sequence[SendSeen]
-"""The sends of one queue pair, ascending PSN, with no gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +85,8 @@ def _first_number(row: Row, granted: Granted, count: int) -> int | None:
     flags = {s.flag - 1 - count * n for n, s in enumerate(row) if s.flag is not None}
     if len(flags) == 1:
         return flags.pop()
-    of_address: dict[int, list[tuple[tuple[int, int], int]]] = {}
-    for number, (address, time) in granted.items():
-        of_address.setdefault(address, []).append((time, number))
-    votes: Counter[int] = Counter()
-    for n, send in enumerate(row):
-        message = send.message
-        before = [one for one in of_address.get(message.va or 0, ()) if one[0] <= message.time]
-        if before:
-            votes[max(before)[1] - count * n] += 1
-    if not votes:
-        return None
-    best, told = votes.most_common(1)[0]
-    return best if told >= AGREE * votes.total() else None
+    number, sure = first_by_grants(row, granted, stride=count)
+    return number if sure else None
 
 
 def _rotations(places: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -118,7 +103,7 @@ def _borne_out(order: Sequence[SendSeen], granted: Granted, *, from_start: bool)
         slot = SLOT_BYTES[one.protocol or Protocol.SIMPLE]
         if one.message.rkey == two.message.rkey and one.message.va and two.message.va:
             steps, rest = divmod(two.message.va - one.message.va, slot)
-            told += not rest and steps % SLOTS in (1, 2)
+            told += not rest and steps % NCCL_STEPS in (1, 2)
     return told
 
 

@@ -23,11 +23,9 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
-from flowcheck.wire.learn.flows.branches import may_have_trees
-from flowcheck.wire.learn.flows.forks import forks
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import forks, may_have_trees
 from flowcheck.wire.learn.jobs.types import is_of
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field, replace
 
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.nccl_parameters import (
+    NCCL_STEPS,
+    SLOT_BYTES,
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+)
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.cuts.purse import share
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group
-from flowcheck.wire.learn.flows.logged import logged_rings
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring, rings
+from flowcheck.wire.learn.flows.rings import Ring, logged_rings, rings, seen_whole
 from flowcheck.wire.learn.flows.roles import P2P_CAPACITY_BYTES, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.copies import rules_left
@@ -82,11 +86,9 @@ def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
     if nccl_wire_format.protocol_of_addresses(addresses) is Protocol.SIMPLE:
         return True
     # Broadcasts go slot by slot, reductions two at a time; point-to-point chunks lie closer.
-    slot = nccl_wire_format.SLOT_BYTES[Protocol.SIMPLE]
+    slot = SLOT_BYTES[Protocol.SIMPLE]
     offsets = {address - min(addresses) for address in addresses}
-    in_slots = all(
-        offset % slot == 0 and offset < nccl_wire_format.SLOTS * slot for offset in offsets
-    )
+    in_slots = all(offset % slot == 0 and offset < NCCL_STEPS * slot for offset in offsets)
     return len(offsets) > 1 and in_slots
 
 

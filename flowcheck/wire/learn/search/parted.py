@@ -18,8 +18,7 @@ from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_st
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.groups import alone
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring, rings
+from flowcheck.wire.learn.flows.rings import Ring, rings, seen_whole
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream

@@ -13,10 +13,10 @@ from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.flows.counted import ranks_counted
-from flowcheck.wire.learn.flows.forks import Fork
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first, plain
 from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.trees import Fork
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.learn.trainer.grammar import Trainer
 

@@ -13,13 +13,11 @@ from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
 from flowcheck.wire.learn.cuts.purse import SendBudget
-from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
-from flowcheck.wire.learn.flows.forks import forks
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import forks, rings_with_trees
 from flowcheck.wire.learn.search.communicators import Communicator, read_guesses
 from flowcheck.wire.learn.search.scores import contradicted
 from flowcheck.wire.learn.search.sounding import sounded

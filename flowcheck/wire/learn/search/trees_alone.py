@@ -14,7 +14,10 @@ from itertools import islice
 from flowcheck.wire.collectives.double_binary_tree import sum_passes_down, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
-from flowcheck.wire.learn.flows.branches import (
+from flowcheck.wire.learn.flows.rings import Edge, Ring, seen_whole
+from flowcheck.wire.learn.flows.rows import parts, rows
+from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import (
     Links,
     around,
     channels_used,
@@ -22,10 +25,6 @@ from flowcheck.wire.learn.flows.branches import (
     mirrored,
     turns_of_trees,
 )
-from flowcheck.wire.learn.flows.order import seen_whole
-from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.learn.flows.rows import parts, rows
-from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_guesses
 from flowcheck.wire.learn.search.scores import contradicted
 from flowcheck.wire.learn.search.trees import PURSE, QUICK_PURSE

@@ -8,13 +8,12 @@ from itertools import islice
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
-from flowcheck.wire.learn.cuts.branches import tree_totals
 from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
-from flowcheck.wire.learn.flows.order import earliest
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.cuts.totals import tree_totals
+from flowcheck.wire.learn.flows.rings import Ring, earliest
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,

@@ -171,8 +171,7 @@ def _differing(cut: Cut, canvas: Canvas) -> int:
     least is data, may be another thing on every hop: where nothing tells the size of a tensor, or
     of the blocks that were gathered, it contradicts nothing."""
     op, grain = cut.op, GRAIN_BYTES[cut.op.protocol]
-    sized = not (op.slack_is_open or op.from_wire or op.open_size)
-    if sized or grain == 1 or not canvas.disputed.any():
+    if not op.sized_by_wire or grain == 1 or not canvas.disputed.any():
         return canvas.conflicts
     tail = (op.work_bytes - 1) // grain * grain
     return int(canvas.disputed.reshape(-1, op.work_bytes)[:, : tail + 1].sum())

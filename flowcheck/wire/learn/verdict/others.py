@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from flowcheck.wire.learn.flows.branches import may_branch
+from flowcheck.wire.learn.flows.rings import seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.trees import may_branch
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -40,10 +41,8 @@ def others(
 
 def _whole(communicator: Communicator) -> bool:
     cuts = communicator.cuts
-    streams = list(_streams(communicator))
-    seen = all(s.from_start and len(s.sends) == s.stop for s in streams)
     sure = not any(cut.lost or cut.doubt for cut in cuts.found)
-    return seen and sure and not cuts.unread and len(cuts.found) >= ENOUGH
+    return seen_whole(communicator.ring) and sure and not cuts.unread and len(cuts.found) >= ENOUGH
 
 
 def _streams(communicator: Communicator) -> Iterator[Stream]:

@@ -25,8 +25,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
 )
 from flowcheck.wire.learn.flows.groups import alone
-from flowcheck.wire.learn.flows.logged import logged_rings
-from flowcheck.wire.learn.flows.rings import Ring, rings
+from flowcheck.wire.learn.flows.rings import Ring, logged_rings, rings
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
