@@ -216,7 +216,7 @@ class Aligner:
         known: set[tuple[NcclEra, ...]] = set()
         unseen = one.work_bytes > 0  # whole in a gap: the program says what was lost there
         for after, cut in apply(self._ring, state, op, self._purse, may_be_unseen=unseen):
-            if after.rules in known or self._passes_over(after, cut):
+            if after.rules in known or (cut.matched and self._passes_over(after, cut)):
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
                 continue

@@ -22,7 +22,7 @@ from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.flows.numbering import renumbered
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, Stream
 from flowcheck.wire.learn.search.communicators import ring_and_p2p
 from flowcheck.wire.learn.trainer.rest_of_iteration import like_its_neighbours
 from flowcheck.wire.programs.ddp import ddp
@@ -78,18 +78,27 @@ def _packets(size_bytes: int, stream: Stream) -> int:
 def _foretold_sizes(told: Sorted, known: Known) -> Sizes:
     """Of the connections that a program foretells, by what came before their numbers are open."""
     streams, _ = ring_and_p2p(told.streams)
-    before = tuple(
-        stream.before(stream.open_numbers[0]) if stream.open_numbers else stream
-        for stream in streams
+    opens = min(
+        stream.sends[number].message.time for stream in streams for number in stream.open_numbers[:1]
     )
+    before = tuple(_until(stream, opens) for stream in streams)
     found = predicted(before, told.grants, known)
-    stops = {stream.key: max(s.stop_psn for s in stream.sends.values()) for stream in streams}
+    stops = {
+        stream.key: max(send.stop_psn for send in stream.sends.values()) - PSN_OF_START
+        for stream in streams
+    }
     sizes: Sizes = {}
     for communicator in found.communicators if found is not None else ():
         ways = Aligner(communicator.ring, known.purse, goes_on=known.goes_on).followed(ddp)
         if len(ways) == 1:
             sizes |= _sizes(communicator.ring, ways[0], stops)
     return sizes
+
+
+def _until(stream: Stream, time: tuple[int, int]) -> Stream:
+    """What it carried before that."""
+    later = (number for number, send in sorted(stream.sends.items()) if send.message.time >= time)
+    return stream.before(next(later, stream.stop))
 
 
 def _sizes(ring: Ring, way: Way, stops: Mapping[FlowKey, int]) -> Sizes:

@@ -22,6 +22,8 @@ from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen, Stream
 
 LL_SLOT_BYTES = SLOT_BYTES[Protocol.LL]
+MOST_GUESSED = 16 * NCCL_STEPS
+"""Sends lost in one gap, where nothing but slots and addresses tells how many."""
 
 
 @dataclass(slots=True)
@@ -168,13 +170,17 @@ def _choose(
     """A number in [least, most] after a gap; (number, is it the only one that fits?)."""
     if flagged is not None and least <= flagged <= most:
         return flagged, True
-    fits = list(range(least, min(most, least + 16 * NCCL_STEPS) + 1))
+    fits = list(range(least, min(most, least + MOST_GUESSED) + 1))
+    sure = True
     if granted and send.message.va:
+        # Its clear-to-send may have been lost in the same gap.
+        last = max(granted)
+        sure = not any(n not in granted and n < last for n in fits)
         fits = [n for n in fits if granted.get(n) == send.message.va] or fits
     slot = _slot_of(send, base)
     if slot is not None:
         fits = [n for n in fits if n % NCCL_STEPS == slot] or fits
-    return fits[0], len(fits) == 1
+    return fits[0], sure and len(fits) == 1
 
 
 def slot_base(sends: Iterable[SendSeen]) -> int | None:
