@@ -309,7 +309,9 @@ class Aligner:
         totals: Sequence[int],
     ) -> Iterator[Iterable[Op]]:
         """Sums of as many bytes as their sends hold, or of a few less."""
-        yield (_op(one, protocol, total) for total in totals[:MOST_EXTRA])
+        # Behind a start no bucket is told: a number on one channel comes after all sizes on more.
+        likely = totals if self._amid else totals[:MOST_EXTRA]
+        yield (_op(one, protocol, total) for total in likely)
         if self._ring.found:
             yield by_trees(self._ring, *places, protocol)
         yield (
