@@ -46,6 +46,14 @@ CASES = {
         counters=1,
         metric_every=2,
     ),
+    "a number on one of five channels": Options(
+        ranks=5,
+        protocol="Simple",
+        channels=5,
+        shapes=((300, 311), (311,), (90, 311), (91,)),
+        caps_bytes=(40000, 200000),
+        metric_every=2,
+    ),
 }
 """All of them seen from inside the third step on."""
 
