@@ -16,8 +16,9 @@ from flowcheck.findings.catalog.collective_evidence import (
     BEGINS_AFTER_PAUSE,
     END_BY_COPIES,
 )
-from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.search import communicators
 
 TWO = (3000, 16000)
 """Buckets of an iteration."""
@@ -35,13 +36,31 @@ CASES = {
         ranks=3, protocol="LL", shapes=SMALL, qps=2, split=True, caps_bytes=TWO
     ),
     "four ranks, LL128": Options(ranks=4, protocol="LL128", shapes=SMALL, version=(2, 26)),
+    "buffers and metrics": Options(
+        ranks=5,
+        protocol="LL128",
+        mix=((1024, "LL"),),
+        shapes=SMALL,
+        version=(2, 23),
+        buffers=64,
+        counters=1,
+        metric_every=2,
+    ),
+    "a number on one of five channels": Options(
+        ranks=5,
+        protocol="Simple",
+        channels=5,
+        shapes=((300, 311), (311,), (90, 311), (91,)),
+        caps_bytes=(40000, 200000),
+        metric_every=2,
+    ),
 }
 """All of them seen from inside the third step on."""
 
 
 @cache
-def amid(name: str) -> tuple[Reading, set[str], set[str]]:
-    """(what is told, sums that are whole, all sums)."""
+def captured(name: str) -> tuple[CaptureContents, set[str], set[str]]:
+    """(what the mirror saw, sums that are whole, all results)."""
     options = CASES[name]
     options = Options(**{**vars(options), "steps": 7, "start_step": 2, "start_inside": True})
     with TemporaryDirectory() as folder:
@@ -50,7 +69,14 @@ def amid(name: str) -> tuple[Reading, set[str], set[str]]:
     gradients = made.truth.gradients
     whole = {each.sha256 for each in gradients if each.complete and each.visible == 1.0}
     assert whole
-    return read_stream(tape.flows, tape.messages), whole, {each.sha256 for each in gradients}
+    return tape, whole, {each.sha256 for each in made.truth.collectives}
+
+
+@cache
+def amid(name: str) -> tuple[Reading, set[str], set[str]]:
+    """(what is told, sums that are whole, all results)."""
+    tape, whole, known = captured(name)
+    return read_stream(tape.flows, tape.messages), whole, known
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -58,6 +84,18 @@ def test_every_sum_that_is_whole_is_told(name: str) -> None:
     reading, whole, known = amid(name)
     told = {each.sha256 for each in reading.collectives if each.sha256 is not None}
     assert whole <= told <= known
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sums_that_come_again_need_no_search(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tape, whole, _ = captured(name)
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("the search was asked")
+
+    monkeypatch.setattr(communicators, "cut_stream", asked)
+    reading = read_stream(tape.flows, tape.messages)
+    assert whole <= {each.sha256 for each in reading.collectives}
 
 
 def test_what_came_before_is_what_came_there_each_time() -> None:

@@ -93,6 +93,8 @@ class Way:
 
 
 Fit = tuple[State, Cut, Came]
+SumCheck = Callable[[Cut, Ring], bool]
+"""Whether an all-reduce's sends were seen at times at which it can have sent them."""
 
 
 class Aligner:
@@ -105,18 +107,23 @@ class Aligner:
         *,
         goes_on: bool = False,
         alone: bool | None = None,
+        amid: Sequence[SumCheck] = (),
     ) -> None:
         """purse: counts what is laid; goes_on: more of the stream comes and is read then; alone:
-        no other link will be asked about this one's, as where there is none (None)."""
+        no other link will be asked about this one's, as where there is none (None); amid: what
+        every sum must pass where no start was seen, and where one ends in its last line is asked
+        later; (): a start was seen."""
         self._ring, self._purse, self._goes_on = ring, purse, goes_on
         self._alone = len(ring.edges) == 1 if alone is None else alone
+        self._amid = tuple(amid)
 
-    def followed(self, make: Callable[[], Program]) -> list[Way]:
+    def followed(self, make: Callable[[], Program], begin: Positions | None = None) -> list[Way]:
         """Ways in which all that was seen is what the program says, as far as it went, the
-        likeliest first; empty: there is none."""
+        likeliest first; empty: there is none. begin: the first send on each connection that is
+        looked at; None: its first one of all."""
         edges, anyone = self._ring.edges, everyone(self._ring.ranks)
         start = State(
-            tuple(tuple(0 for _ in edge.streams) for edge in edges),
+            begin or tuple(tuple(0 for _ in edge.streams) for edge in edges),
             tuple(tuple(None for _ in edge.streams) for edge in edges),
             self._ring.rules,
             tuple(tuple(anyone for _ in e.streams) for e in edges) if self._ring.sounding else (),
@@ -182,13 +189,13 @@ class Aligner:
         sound = self._sound(fits)
         if not sound:
             # Sizes alone may fit by chance: what its own copies contradict gives way to others.
-            sized = [
-                fit
-                for one in way.run.expects
-                if not one.work_bytes
-                for p in protocols
-                for fit in self._sized(way.state, one, p)
-            ]
+            opened = [one for one in way.run.expects if not one.work_bytes]
+            sized: list[Fit] = []
+            # Amid a run broadcasts of any size explain what a sum sends, one for each send of it.
+            for ones in ([one] for one in opened) if self._amid else (opened,):
+                sized = sized or [
+                    fit for one in ones for p in protocols for fit in self._sized(way.state, one, p)
+                ]
             sound = self._sound(sized) or sized
         fits = sound or fits
         runs = [*(way.run.again() for _ in fits[1:]), way.run]
@@ -203,6 +210,8 @@ class Aligner:
     def _contradicts(self, cut: Cut) -> bool:
         """Two copies of what it holds differ, of one whose size is known."""
         sizes_known = not cut.op.from_wire and not self._ring.sounding
+        if self._amid and cut.op.slack_is_open:
+            return False
         return sizes_known and len(self._ring.edges) > 1 and copies_differ(cut, self._ring)
 
     def _with_tree(self, op: Op) -> tuple[Op, ...]:
@@ -214,9 +223,12 @@ class Aligner:
     def _fits(self, state: State, one: Expect, op: Op) -> Iterator[Fit]:
         """One way for each group of releases that sizes do not tell apart."""
         known: set[tuple[NcclEra, ...]] = set()
-        unseen = one.work_bytes > 0  # whole in a gap: the program says what was lost there
+        # Whole in a gap: the program says what was lost there.
+        unseen = one.work_bytes > 0 and not self._amid
         for after, cut in apply(self._ring, state, op, self._purse, may_be_unseen=unseen):
             if after.rules in known or (cut.matched and self._passes_over(after, cut)):
+                continue
+            if op.kind is CollectiveKind.ALL_REDUCE and not self._timely(cut):
                 continue
             if self._ring.found and amid_cut_off(cut, self._ring):
                 continue
@@ -232,6 +244,10 @@ class Aligner:
             slack = SLACK_BYTES[op.protocol]
             came = Came(expect=one, work_bytes=op.work_bytes, content=content, slack_bytes=slack)
             yield after, cut, came
+
+    def _timely(self, cut: Cut) -> bool:
+        """Its times are those of one sum, where these are asked for."""
+        return all(check(cut, self._ring) for check in self._amid)
 
     def _is_turned(self, op: Op) -> bool:
         """Nothing tells yet which of its chunks are where: what it holds is asked once all links
@@ -296,7 +312,9 @@ class Aligner:
         totals: Sequence[int],
     ) -> Iterator[Iterable[Op]]:
         """Sums of as many bytes as their sends hold, or of a few less."""
-        yield (expected_op(one, protocol, total) for total in totals[:MOST_EXTRA])
+        # Behind a start no bucket is told: a number on one channel comes after all sizes on more.
+        likely = totals if self._amid else totals[:MOST_EXTRA]
+        yield (expected_op(one, protocol, total) for total in likely)
         if self._ring.found:
             yield by_trees(self._ring, *places, protocol)
         yield (

@@ -78,9 +78,8 @@ def _packets(size_bytes: int, stream: Stream) -> int:
 def _foretold_sizes(told: Sorted, known: Known) -> Sizes:
     """Of the connections that a program foretells, by what came before their numbers are open."""
     streams, _ = ring_and_p2p(told.streams)
-    opens = min(
-        stream.sends[number].message.time for stream in streams for number in stream.open_numbers[:1]
-    )
+    firsts = [s.sends[number] for s in streams for number in s.open_numbers[:1]]
+    opens = min(send.message.time for send in firsts)
     before = tuple(_until(stream, opens) for stream in streams)
     found = predicted(before, told.grants, known)
     stops = {

@@ -142,8 +142,8 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
         return None
     reducing = (ring for ring in guesses if not ring.gathers)
     amid = joined_amid(sorted(reducing, key=lambda ring: ring.penalty), purse)
-    if amid and explains_all(amid[-1]):
-        return read_as(amid[-1], amid, purse, in_order=False)
+    if amid is not None:
+        return read_as(amid, (), purse, in_order=False)
     # Where all was seen, one collective after the other: else the likelier of kinds that fit.
     in_order = seen_whole(guesses[0])
     hasty = _hasty(guesses, purse, in_order=in_order)
@@ -161,7 +161,7 @@ def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator |
     finalists = hasty[:FINALISTS]
     if finalists[0].ring.penalty >= hinted.ring.penalty + HINT and hinted not in finalists:
         finalists.append(hinted)
-    best = sorted([*finalists, *amid], key=score_of)
+    best = sorted(finalists, key=score_of)
     if best[0].unread:
         best = sorted((_thorough(cuts, purse) for cuts in best), key=score_of)
     won = _fewest_ranks(best[0], [*best, *hasty])
