@@ -68,6 +68,11 @@ class Ring:
     """Channels that NCCL's search found, where trees are made too; 0: they are not."""
 
     @property
+    def from_start(self) -> bool:
+        """All connections were seen from their first message on."""
+        return all(stream.from_start for edge in self.edges for stream in edge.streams)
+
+    @property
     def around(self) -> tuple[Edge, ...]:
         """Those from one rank to the next."""
         return tuple(edge for edge in self.edges if edge.receiver is None)

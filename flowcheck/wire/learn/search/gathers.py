@@ -19,7 +19,6 @@ from flowcheck.wire.collectives.nccl_parameters import (
     data_bytes_of,
     wire_bytes,
 )
-from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import varied
 from flowcheck.wire.learn.cuts.place import Canvas, paint, unpacked
@@ -61,7 +60,7 @@ def _mark(send: SendSeen) -> bytes:
 def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     """Gathers and reduce-scatters by what they hold, named; as they are where nothing tells."""
     gathered = {
-        i: _as(cut, ring, CollectiveKind.ALL_GATHER, GATHERED)
+        i: cut.as_op(replace(cut.op, kind=CollectiveKind.ALL_GATHER, meaning=GATHERED), ring)
         for i, cut in enumerate(cuts)
         if cut.op.kind in GATHERS and not cut.op.licensed
     }
@@ -69,7 +68,7 @@ def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     hashes = {
         i: hashlib.sha256(canvas.result.tobytes()).digest()
         for i, canvas in painted.items()
-        if canvas.covered.all() and not canvas.conflicts and canvas.result.any()
+        if canvas.whole and canvas.result.any()
     }
     often = Counter(hashes.values())
     again = {cuts[i].op.work_bytes for i, mark in hashes.items() if often[mark] > 1}
@@ -78,7 +77,8 @@ def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
         twice = often[hashes.get(i, b"")] > 1
         once = ring.ranks == 2 and cut.op.work_bytes in again and not twice
         if once or _differ_early(cut, painted[i], ring):
-            found[i] = _as(cut, ring, CollectiveKind.REDUCE_SCATTER, SCATTERED)
+            op = replace(cut.op, kind=CollectiveKind.REDUCE_SCATTER, meaning=SCATTERED)
+            found[i] = cut.as_op(op, ring)
         elif twice or _forwarded(cut, ring):
             found[i] = cut
     return tuple(found)
@@ -91,9 +91,8 @@ def scattered(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     for cut in cuts:
         gather = cut.op.kind is CollectiveKind.ALL_GATHER and not cut.op.licensed
         differs = gather and _differ_early(cut, paint(cut, ring)[0], ring)
-        found.append(
-            _as(cut, ring, CollectiveKind.REDUCE_SCATTER, cut.op.meaning) if differs else cut
-        )
+        op = replace(cut.op, kind=CollectiveKind.REDUCE_SCATTER)
+        found.append(cut.as_op(op, ring) if differs else cut)
     return tuple(found)
 
 
@@ -112,8 +111,3 @@ def _forwarded(cut: Cut, ring: Ring) -> bool:
         if number in stream.sends and send.data_bytes
     )
     return any(count > 1 for count in starts.values())
-
-
-def _as(cut: Cut, ring: Ring, kind: CollectiveKind, meaning: str) -> Cut:
-    op = replace(cut.op, kind=kind, meaning=meaning)
-    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))

@@ -21,7 +21,7 @@ from flowcheck.wire.learn.flows.groups import alone
 from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import Grants
-from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, unpaired, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -148,7 +148,7 @@ def _found(
 ) -> Communicator | None:
     found: list[Communicator] = []
     for row in _likely(streams):
-        for ring in rings(alone(row, _unpaired(row, streams, grants)), rules):
+        for ring in rings(alone(row, unpaired(row, streams, grants)), rules):
             if ring.ranks != parted.ranks or ring.extra_sends or ring.penalty > 1:
                 continue
             cuts = _read(ring, parted)
@@ -164,7 +164,7 @@ def _read(ring: Ring, parted: ShardedTraining) -> Cuts:
     """From its start, or where that was not seen, from a pause on behind which all is as stated."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     purse = Purse.of(PURSE, sum(len(stream.sends) for stream in streams))
-    if all(stream.from_start for stream in streams):
+    if ring.from_start:
         return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
     for start in pauses(ring):
         cuts = cut_stream(ring, Shares(parted), start=start, purse=purse, in_order=True)
@@ -190,14 +190,6 @@ def _likely(streams: Sequence[Stream]) -> Iterator[Row]:
         if name not in tried:
             tried.add(name)
             yield row
-
-
-def _unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
-    """Clear-to-send messages between hosts of the row whose connection was not mirrored."""
-    paired = {stream.peer for stream in streams}
-    ends = [{s.key.source, s.key.destination} for s in row]
-    left = [grant for grant in grants if grant.flow.key not in paired]
-    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
 
 
 def _starts_up(ring: Ring) -> bool:

@@ -12,7 +12,7 @@ from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.cuts.purse import PURSE, SendBudget
 from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
-from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, unpaired, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_group
 from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
@@ -186,7 +186,7 @@ class _Search:
         self, row: Row, purse: tuple[int, int], *, gathers: bool = False
     ) -> list[Communicator]:
         left = Purse.of(purse, sum(len(stream.sends) for stream in row), self.budget)
-        group = alone(row, self._unpaired(row))
+        group = alone(row, unpaired(row, self.streams, self.grants))
         found = read_group(
             group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged
         )
@@ -241,20 +241,10 @@ class _Search:
         """All rows as one ring, if their links make up one and copies of what is forwarded bear it
         out; else empty."""
         row = tuple(stream for own in made for stream in own)
-        if path_of(alone(row, self._unpaired(row))) is None:
+        if path_of(alone(row, unpaired(row, self.streams, self.grants))) is None:
             return []
         one = self._one(row, PURSE)
         if not one or one[0].ring.ranks < 3 or len(one[0].ring.edges) < 2:
             return []
         same = len(one[0].ring.edges) > 2 or forwards(one[0].cuts, own=[0])
         return one if same and _whole(one) and _score(one) < CONTRADICTION_COST else []
-
-    def _unpaired(self, row: Row) -> list[Grants]:
-        """Clear-to-send messages of connections whose data was not mirrored, if they can be of
-        this row alone: the same two hosts, or no other row is there."""
-        paired = {stream.peer for stream in self.streams}
-        left = [grant for grant in self.grants if grant.flow.key not in paired]
-        if len(row) == len(self.streams):
-            return left
-        ends = [{s.key.source, s.key.destination} for s in row]
-        return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]

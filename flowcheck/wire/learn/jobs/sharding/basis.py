@@ -27,7 +27,7 @@ def evidence(period: Period, ring: Ring) -> tuple[Finding, ...]:
 def assumed(
     period: Period, cuts: Sequence[Cut], ring: Ring, first: int, blocks: frozenset[int]
 ) -> Iterator[Finding]:
-    if not all(s.from_start for edge in ring.edges for s in edge.streams):
+    if not ring.from_start:
         yield sharded.STEP_0_UNKNOWN()
     else:
         yield sharded.STEP_0_LATER(first) if first else sharded.BEGUN_WITH()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
-from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.periods import Period
@@ -27,19 +26,11 @@ def exact(
         by_order |= len(fits) > 1
         left[fits[0]] -= 1
         for i in (period.at(n).start + place for n in range(period.windows) for place in unit):
-            sized[i] = _sized(cuts[i], ring, fits[0])
+            sized[i] = cuts[i].as_op(replace(cuts[i].op, work_bytes=fits[0]), ring)
     return sized, by_order
 
 
 def _fits(cut: Cut, ring: Ring, size: int) -> bool:
-    if not 0 <= cut.op.work_bytes - size < GRAIN_BYTES[cut.op.protocol]:
-        return False
-    own, other = cut.schedules, _sized(cut, ring, size).schedules
-    return [[[send.wire_bytes for send in c] for c in edge] for edge in own] == [
-        [[send.wire_bytes for send in c] for c in edge] for edge in other
-    ]
-
-
-def _sized(cut: Cut, ring: Ring, size: int) -> Cut:
-    op = replace(cut.op, work_bytes=size)
-    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
+    slack = cut.op.work_bytes - size
+    same = 0 <= slack < GRAIN_BYTES[cut.op.protocol]
+    return same and cut.reread(replace(cut.op, work_bytes=size), ring) is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -19,34 +19,22 @@ from numpy.typing import NDArray
 from flowcheck.findings.catalog import sharded_jobs as sharded
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
-from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharding import basis
 from flowcheck.wire.learn.jobs.sharding.exact import exact
 from flowcheck.wire.learn.jobs.sharding.hybrid import reduced_beside
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned, parameters_job
 from flowcheck.wire.learn.jobs.sharding.periods import Period, Token, period_of
-from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.gathers import GATHERED
+from flowcheck.wire.learn.search.gathers import GATHERED, GATHERS
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.training_job import learned_job
-from flowcheck.wire.training_job.learned_job import Communicator as Recorded
-from flowcheck.wire.training_job.learned_job import Edge
 
 ENOUGH_BYTES = 32
 """Of a rank's part, before it is no chance that another gather holds the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A job and the parameters it begins with, or why there is none."""
-
-    job: learned_job.LearnedJob | None = None
-    base: Weights | None = None
-    why_not: tuple[Finding, ...] = ()
 
 
 def gathers(communicators: Sequence[Communicator]) -> bool:
@@ -89,14 +77,9 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
 
 def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
     """What a gather holds, by whatever name sizes gave it; None for anything else."""
-    if cut.op.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+    if cut.op.kind not in GATHERS:
         return None
-    return paint(_as_gather(cut, ring), ring)[0]
-
-
-def _as_gather(cut: Cut, ring: Ring) -> Cut:
-    op = replace(cut.op, kind=CollectiveKind.ALL_GATHER)
-    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
+    return paint(cut.as_op(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring), ring)[0]
 
 
 def _token(cut: Cut, canvas: Canvas | None) -> Token:
@@ -150,42 +133,23 @@ def _followed(
         return Learned(why_not=(sharded.NO_WHOLE_ITERATION(),))
     if any(cut.lost for cut in cuts[: period.at(first + 1).stop]):
         return Learned(why_not=(sharded.LOST_BEFORE(),))
-    edges = _edges(communicator, cuts[period.at(first + 1).start])
-    if edges is None:
-        return Learned(why_not=(sharded.TURNS_OPEN(),))
     sizes = [cuts[period.start + unit[0]].op.work_bytes * ring.ranks for unit in period.units]
     element = 4 if all(size // ring.ranks % 4 == 0 for size in sizes) else 2
     if any(size // ring.ranks % element for size in sizes):
         return Learned(why_not=(sharded.ODD_PART(),))
-    held = np.concatenate([_content(period, unit, first, canvases) for unit in period.units])
-    base = Weights(shapes=tuple((size,) for size in sizes), result=held, missing=(), complete=True)
-    each = tuple(_ops(cuts, period, first + 1))
-    units = tuple((n,) for n in range(len(period.units)))
-    learned = learned_job.LearnedJob(
-        kind=learned_job.FollowedData.PARAMETERS,
-        era=communicator.cuts.state.rules[0],
-        communicators=(
-            Recorded(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends),
-        ),
-        edges=tuple(edges),
-        parameters=tuple(
-            learned_job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
-            for size in sizes
-        ),
-        first_buckets=units,
-        buckets=units,
-        first=each,
-        each=each,
-        evidence=basis.evidence(period, ring),
-        assumed=tuple(basis.assumed(period, cuts, ring, first, blocks)),
+    parameters = tuple(
+        learned_job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
+        for size in sizes
     )
-    return Learned(learned, base)
-
-
-def _edges(communicator: Communicator, start: Cut) -> list[Edge] | None:
-    streams = [s for edge in communicator.ring.edges for s in edge.streams]
-    whole = all(stream.from_start for stream in streams)
-    return (edges_of if whole else edges_amid)(communicator, start)
+    return parameters_job(
+        communicator,
+        cuts[period.at(first + 1).start],
+        list(_iteration(cuts, period, first + 1)),
+        parameters,
+        [_content(period, unit, first, canvases) for unit in period.units],
+        evidence=basis.evidence(period, ring),
+        assumed=basis.assumed(period, cuts, ring, first, blocks),
+    )
 
 
 def _base(period: Period, canvases: Sequence[Canvas | None]) -> int | None:
@@ -203,7 +167,7 @@ def _whole_at(
     begin = period.at(window).start
     for place in unit:
         canvas = canvases[begin + place]
-        if canvas is not None and canvas.covered.all() and not canvas.conflicts:
+        if canvas is not None and canvas.whole:
             return canvas
     return None
 
@@ -216,20 +180,12 @@ def _content(
     return canvas.result
 
 
-def _ops(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[learned_job.CollectiveOp]:
-    """One iteration: gathers are placed, all else passes by."""
+def _iteration(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[tuple[Op, int | None]]:
+    """Each collective of one, and the unit that it gathers: other blocks are scattered."""
     unit_of = {place: n for n, unit in enumerate(period.units) for place in unit}
     for place, i in enumerate(period.at(window)):
-        op = cuts[i].op
-        gather = place in unit_of
-        blocks = op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        other = CollectiveKind.REDUCE_SCATTER if blocks else op.kind
-        yield learned_job.CollectiveOp(
-            communicator=0,
-            protocol=op.protocol,
-            role=learned_job.Role.BUCKET if gather else learned_job.Role.IGNORED,
-            bucket=unit_of.get(place, 0),
-            kind=CollectiveKind.ALL_GATHER if gather else other,
-            work_bytes=op.work_bytes,
-            element_bytes=op.element_bytes,
-        )
+        op, unit = cuts[i].op, unit_of.get(place)
+        if op.kind in GATHERS:
+            scattered = CollectiveKind.REDUCE_SCATTER
+            op = replace(op, kind=scattered if unit is None else CollectiveKind.ALL_GATHER)
+        yield op, unit

@@ -10,24 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 from flowcheck.findings.catalog import distributed_optimizers as optimizer
 from flowcheck.findings.catalog import sharded_jobs as sharded
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
 from flowcheck.wire.learn.jobs.sharding import parted_content as content
-from flowcheck.wire.learn.jobs.sharding.job import Learned
-from flowcheck.wire.learn.reading import Weights
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned, Units, parameters_job
 from flowcheck.wire.learn.search.change import LITTLE
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.parted import gathered_at, gathers
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.training_job import learned_job
-from flowcheck.wire.training_job.learned_job import Communicator as Recorded
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 MOST_STEPS = 4
@@ -81,7 +76,7 @@ class _Told:
     steps: int
     change: float
     """Of a step, by their norm."""
-    base: content.Units
+    base: Units
     begun: bool
     """The base was sent before the first step, one by one."""
 
@@ -128,36 +123,17 @@ def _followed(
     told: _Told,
 ) -> Learned:
     start, length, first = place
-    whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)
-    edges = (edges_of if whole else edges_amid)(communicator, communicator.cuts.found[start])
-    if edges is None:
-        return Learned(why_not=(sharded.TURNS_OPEN(),))
-    ring, cuts = communicator.ring, communicator.cuts.found
-    sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
-    base = Weights(
-        shapes=tuple((size,) for size in sizes),
-        result=np.concatenate(told.base),
-        missing=(),
-        complete=True,
-    )
-    each = tuple(_ops(cuts[start : start + length], order))
-    units = tuple((n,) for n in range(len(order)))
-    learned = learned_job.LearnedJob(
-        kind=learned_job.FollowedData.PARAMETERS,
-        era=communicator.cuts.state.rules[0],
-        communicators=(Recorded(ranks=ring.ranks, channels=ring.channels),),
-        edges=tuple(edges),
-        parameters=tuple(
-            _flat(size, part.dtype) for size, part in zip(sizes, parted.parts, strict=True)
-        ),
-        first_buckets=units,
-        buckets=units,
-        first=each,
-        each=each,
+    ring, cuts = communicator.ring, communicator.cuts.found[start : start + length]
+    units = iter(order)
+    return parameters_job(
+        communicator,
+        cuts[0],
+        [(cut.op, next(units) if gathers(cut) else None) for cut in cuts],
+        tuple(_flat(part.gathered_bytes * ring.ranks, part.dtype) for part in parted.parts),
+        told.base,
         evidence=basis.evidence(parted, ring, told.steps, told.change),
-        assumed=tuple(basis.assumed(parted, ring, first if whole else None, begun=told.begun)),
+        assumed=basis.assumed(parted, ring, first if ring.from_start else None, begun=told.begun),
     )
-    return Learned(learned, base)
 
 
 def _flat(size: int, dtype: str) -> learned_job.Parameter:
@@ -165,21 +141,3 @@ def _flat(size: int, dtype: str) -> learned_job.Parameter:
     return learned_job.Parameter(
         sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype
     )
-
-
-def _ops(cuts: Sequence[Cut], order: Sequence[int]) -> list[learned_job.CollectiveOp]:
-    """One iteration: gathers are placed, all else passes by."""
-    units = iter(order)
-    return [
-        learned_job.CollectiveOp(
-            communicator=0,
-            protocol=cut.op.protocol,
-            role=learned_job.Role.BUCKET if gathers(cut) else learned_job.Role.IGNORED,
-            bucket=next(units) if gathers(cut) else 0,
-            kind=cut.op.kind,
-            work_bytes=cut.op.work_bytes,
-            element_bytes=cut.op.element_bytes,
-            root=cut.op.root,
-        )
-        for cut in cuts
-    ]
