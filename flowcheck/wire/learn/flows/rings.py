@@ -48,6 +48,8 @@ class Ring:
     """The hosts seen form a circle: they tell how many ranks there are."""
     gathers: bool = False
     """It is known to gather and reduce-scatter: other kinds come after these."""
+    begin: tuple[tuple[int, ...], ...] = ()
+    """[edge][stream] the first send that is read; (): all are."""
     roots: bool = False
     """Other ranks than rank 0 may broadcast too."""
     nodes_open: bool = False

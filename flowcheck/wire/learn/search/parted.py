@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
-from flowcheck.wire.learn.cuts.candidates import Op, Positions
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.place import paint
@@ -26,6 +25,7 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
+from flowcheck.wire.learn.search.quiet import FIRST_HALF, starts
 from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
@@ -35,8 +35,6 @@ PURSE = (1_000, 20)
 """Steps of the search in one row, and for each of its sends."""
 START_UP = 200
 """Steps of the search for DDP's start-up, which comes first."""
-MOST_PAUSES = 16
-"""Of a stream whose start was not seen, behind which a step may begin."""
 LEAST = 2
 """Times that every unit was gathered, before a trainer is believed to be the stated one."""
 
@@ -166,7 +164,8 @@ def _read(ring: Ring, parted: ShardedTraining) -> Cuts:
     purse = Purse.of(PURSE, sum(len(stream.sends) for stream in streams))
     if ring.from_start:
         return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
-    for start in pauses(ring):
+    first = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
+    for start in (first, *starts(ring, share=FIRST_HALF)):
         cuts = cut_stream(ring, Shares(parted), start=start, purse=purse, in_order=True)
         often = len(gathered_at(cuts.found, len(parted.parts)))
         if often >= LEAST and not cuts.unread and steady(cuts.found, ring, parted):
@@ -207,23 +206,6 @@ def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:
 def gathers(cut: Cut) -> bool:
     """It gathers a unit of the stated trainer."""
     return cut.op.meaning == GATHERED
-
-
-def pauses(ring: Ring) -> Iterator[Positions]:
-    """[edge][stream] numbers of the first sends behind each of the longest pauses of the first half
-    of what was seen, the earliest first."""
-    streams = [stream for edge in ring.edges for stream in edge.streams]
-    times = sorted(send.message.first_ns for s in streams for send in s.sends.values())
-    half = times[: len(times) // 2 + 1]
-    longest = sorted(pairwise(half), key=lambda pair: pair[0] - pair[1])[:MOST_PAUSES]
-    for begin in sorted({times[0], *(behind for _, behind in longest)}):
-        yield tuple(
-            tuple(
-                min((n for n, s in stream.sends.items() if s.message.first_ns >= begin), default=0)
-                for stream in edge.streams
-            )
-            for edge in ring.edges
-        )
 
 
 def steady(cuts: Sequence[Cut], ring: Ring, parted: ShardedTraining) -> bool:

@@ -79,7 +79,8 @@ def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
     """What a gather holds, by whatever name sizes gave it; None for anything else."""
     if cut.op.kind not in GATHERS:
         return None
-    return paint(cut.as_op(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring), ring)[0]
+    gather = cut.reread(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring)
+    return None if gather is None else paint(gather, ring)[0]
 
 
 def _token(cut: Cut, canvas: Canvas | None) -> Token:

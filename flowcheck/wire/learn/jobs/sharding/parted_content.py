@@ -61,9 +61,9 @@ def scattered_parameters(
     dtypes = {part.gathered_bytes: part.dtype for part in parted.parts}
     for cut in cuts:
         size = cut.op.work_bytes
-        if cut.op.meaning != SCATTERED or size not in held:
+        as_gather = cut.reread(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring)
+        if cut.op.meaning != SCATTERED or size not in held or as_gather is None:
             continue
-        as_gather = cut.as_op(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring)
         canvas: Canvas = paint(as_gather, ring)[0]
         own = held[size]
         whole = canvas.covered.all() and own.covered.all()
