@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op
-from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.cut import Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.groups import alone
@@ -26,15 +26,14 @@ from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.quiet import FIRST_HALF, starts
-from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
+from flowcheck.wire.learn.search.started import ranks_started
+from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 STATED = "stated: [sharded] style"
 SUMMED = "gradients, summed whole"
 PURSE = (1_000, 20)
 """Steps of the search in one row, and for each of its sends."""
-START_UP = 200
-"""Steps of the search for DDP's start-up, which comes first."""
 LEAST = 2
 """Times that every unit was gathered, before a trainer is believed to be the stated one."""
 
@@ -151,7 +150,8 @@ def _found(
                 continue
             cuts = _read(ring, parted)
             often = len(gathered_at(cuts.found, len(parted.parts)))
-            if often >= LEAST and not _starts_up(ring):
+            # DistributedDataParallel all-reduces gradients, whatever is stated.
+            if often >= LEAST and not ranks_started(row):
                 found.append(Communicator(cuts, Habits()))
                 if not cuts.unread and not _unseen(ring):
                     return found[-1]
@@ -189,12 +189,6 @@ def _likely(streams: Sequence[Stream]) -> Iterator[Row]:
         if name not in tried:
             tried.add(name)
             yield row
-
-
-def _starts_up(ring: Ring) -> bool:
-    """DistributedDataParallel's start-up was seen: it all-reduces gradients, whatever is stated."""
-    cuts = cut_stream(ring, Trainer(), effort=HASTY, purse=Purse(START_UP))
-    return bool(Trainer().habits(ring, cuts.found).shapes)
 
 
 def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:

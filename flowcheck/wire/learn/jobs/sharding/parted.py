@@ -6,16 +6,17 @@ change little from one step to the next, gradients do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from flowcheck.findings.catalog import distributed_optimizers as optimizer
 from flowcheck.findings.catalog import sharded_jobs as sharded
+from flowcheck.findings.catalog.job_learning import EVERY_SEND_FITS
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding import parted_content as content
 from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned, Units, parameters_job
 from flowcheck.wire.learn.search.change import LITTLE
@@ -23,8 +24,10 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.parted import gathered_at, gathers
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.training_job import learned_job
-from flowcheck.wire.training_job.operator_statements import ShardedTraining
+from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
 
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+"""Of an element of the types that are gathered."""
 MOST_STEPS = 4
 """Of which what they gathered is compared: each is all parameters."""
 Coarse = tuple[CollectiveKind, int, str]
@@ -34,7 +37,7 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     """The job of the one found to be the stated trainer's, and the parameters of the first step
     that was seen; or why there is none."""
     if not found:
-        return Learned(why_not=(basis.none_such(parted),))
+        return Learned(why_not=(_none_such(parted),))
     communicator = found[0]
     ring, cuts = communicator.ring, communicator.cuts.found
     streams = [stream for edge in ring.edges for stream in edge.streams]
@@ -55,7 +58,7 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     looked_at = ends[first : first + MOST_STEPS]
     held = [content.held(cuts, end, order, ring, parted) for end in looked_at]
     if held[0] is None:
-        return Learned(why_not=(basis.lacking(ring, parted),))
+        return Learned(why_not=(_lacking(ring, parted),))
     steps = [one for one in held if one is not None]
     change = content.usual_change(steps, parted)
     if change is None or change > LITTLE:
@@ -131,13 +134,67 @@ def _followed(
         [(cut.op, next(units) if gathers(cut) else None) for cut in cuts],
         tuple(_flat(part.gathered_bytes * ring.ranks, part.dtype) for part in parted.parts),
         told.base,
-        evidence=basis.evidence(parted, ring, told.steps, told.change),
-        assumed=basis.assumed(parted, ring, first if ring.from_start else None, begun=told.begun),
+        evidence=_evidence(parted, ring, told.steps, told.change),
+        assumed=_assumed(parted, ring, first if ring.from_start else None, begun=told.begun),
     )
 
 
 def _flat(size: int, dtype: str) -> learned_job.Parameter:
-    each = basis.BYTES[dtype]
+    each = BYTES[dtype]
     return learned_job.Parameter(
         sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype
     )
+
+
+def _none_such(parted: ShardedTraining) -> Finding:
+    """Nothing on the wire is the stated trainer."""
+    sums = (
+        optimizer.REDUCE_SCATTERS([part.scattered_bytes for part in parted.parts])
+        if parted.style is ShardingStyle.MEGATRON
+        else optimizer.ALL_REDUCES(parted.summed_bytes * parted.sums)
+    )
+    gathered = [part.gathered_bytes for part in parted.parts]
+    return optimizer.NOT_SEEN(
+        ranks=parted.ranks, style=parted.style, sums=sums, gathered_bytes=gathered
+    )
+
+
+def _lacking(ring: Ring, parted: ShardedTraining) -> Finding:
+    """The first step was not seen whole."""
+    if len(ring.edges) > 1:
+        return optimizer.NO_WHOLE_STEP()
+    size = sum(part.gathered_bytes for part in parted.parts)
+    rank = (ring.edges[0].sender + 1) % ring.ranks
+    return optimizer.ONE_DIRECTION(
+        rank=rank, ranks=ring.ranks, missing_bytes=size, bytes=size * ring.ranks
+    )
+
+
+def _evidence(
+    parted: ShardedTraining, ring: Ring, steps: int, change: float
+) -> tuple[Finding, ...]:
+    return (
+        optimizer.PARAMETERS_ONLY(),
+        optimizer.UNITS_CHANGE(units=len(parted.parts), steps=steps, change=round(change, 3)),
+        EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
+    )
+
+
+def _assumed(
+    parted: ShardedTraining, ring: Ring, first: int | None, *, begun: bool
+) -> Iterator[Finding]:
+    """first: steps before the first one that is followed, None where that is not told; begun: the
+    parameters that it begins with were sent."""
+    if not begun:
+        yield optimizer.STEP_0_AS_STEP_1()
+    if first is None:
+        yield optimizer.STEP_1_UNKNOWN()
+    elif first:
+        yield optimizer.STEP_1_LATER(first + 1)
+    if any(part.dtype == "float16" for part in parted.parts):
+        yield optimizer.SKIPPED_STEPS()
+    if ring.ranks > 3:
+        yield sharded.RANKS_IN_ORDER()
+    alike = any(part.scattered_bytes == part.gathered_bytes for part in parted.parts)
+    if parted.style is ShardingStyle.MEGATRON and (alike or ring.ranks == 2):
+        yield optimizer.BY_STATEMENT()
