@@ -77,6 +77,30 @@ LATE = {
 }  # fmt: skip
 
 
+WHOLE = {
+    # The sends of eight ranks' gathers, all of one size, are as many as those of fewer ranks'.
+    "r8-ll-layers-alike": Options(
+        seed=7107, ranks=8, shapes=((96, 40),) * 6, version=(2, 30), channels=2, qps=2,
+        dtype="bfloat16", sharded=True, steps=4, random_qpns=True, mirrored=(3,),
+    ),
+    # Where packets were lost sends fit kinds of collectives that would be others on the wire.
+    "r2-simple-lossy": Options(
+        seed=7111, protocol="Simple", mix=((1024, "LL"),), shapes=((300, 120), (120,), (5, 120)),
+        version=(2, 21), sharded=True, lose=2, mirrored=(1,),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_training_seen_from_its_start_is_of_as_many_ranks_as_gather(
+    name: str, tmp_path: Path
+) -> None:
+    reading, units = _met(WHOLE[name], 0, tmp_path)
+    assert reading.job is not None, reading.why_not
+    assert reading.job.communicators[0].ranks == WHOLE[name].ranks
+    assert _parameters(reading) in units
+
+
 @pytest.mark.parametrize("name", LATE)
 def test_training_of_many_ranks_met_amid_its_run_begins_with_a_whole_step(
     name: str, tmp_path: Path
