@@ -34,6 +34,8 @@ STATED = "stated: [sharded] style"
 SUMMED = "gradients, summed whole"
 PURSE = (1_000, 20)
 """Steps of the search in one row, and for each of its sends."""
+MOST_PAUSES = 16
+"""Of a stream whose start was not seen, behind which a step may begin."""
 LEAST = 2
 """Times that every unit was gathered, before a trainer is believed to be the stated one."""
 
@@ -165,7 +167,7 @@ def _read(ring: Ring, parted: ShardedTraining) -> Cuts:
     if ring.from_start:
         return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
     first = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
-    for start in (first, *starts(ring, share=FIRST_HALF)):
+    for start in (first, *starts(ring, share=FIRST_HALF, most=MOST_PAUSES)):
         cuts = cut_stream(ring, Shares(parted), start=start, purse=purse, in_order=True)
         often = len(gathered_at(cuts.found, len(parted.parts)))
         if often >= LEAST and not cuts.unread and steady(cuts.found, ring, parted):

@@ -31,9 +31,9 @@ TYPICAL = 8
 """How many times longer than the typical pause between two sends one must be, to be tried."""
 
 
-def starts(ring: Ring, *, share: float = 1.0) -> Iterator[Positions]:
+def starts(ring: Ring, *, share: float = 1.0, most: int = MOST_STARTS) -> Iterator[Positions]:
     """Where all connections go on behind one of the longest pauses, the earliest first. share: of
-    all sends those among which it is looked for, from the first one on."""
+    all sends those among which it is looked for, from the first one on; most: pauses."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     times = sorted(
         (*send.message.time, i, number)
@@ -48,7 +48,7 @@ def starts(ring: Ring, *, share: float = 1.0) -> Iterator[Positions]:
         (n for n in range(1, int(share * len(times))) if times[n][0] - times[n - 1][0] >= least),
         key=lambda n: times[n - 1][0] - times[n][0],
     )
-    for n in sorted(longest[:MOST_STARTS]):
+    for n in sorted(longest[:most]):
         at = {i: stream.stop for i, stream in enumerate(streams)}
         for _, _, i, number in times[n:]:
             at[i] = min(at[i], number)
