@@ -23,9 +23,10 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.align.gap_numbers import with_gaps_numbered
 from flowcheck.wire.learn.align.known import Known
-from flowcheck.wire.learn.align.predicted import Foretold, predicted, unpaired
+from flowcheck.wire.learn.align.predicted import Foretold, predicted
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
+from flowcheck.wire.learn.flows.rows import unpaired
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.awaited import awaited
@@ -39,7 +40,8 @@ from flowcheck.wire.learn.jobs.parts import (
     unless_mixed,
 )
 from flowcheck.wire.learn.jobs.sharding.hybrid import with_sums
-from flowcheck.wire.learn.jobs.sharding.job import Learned, gathers, learn_sharded
+from flowcheck.wire.learn.jobs.sharding.job import gathers, learn_sharded
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned
 from flowcheck.wire.learn.jobs.sharding.parted import learn_parted
 from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Reading

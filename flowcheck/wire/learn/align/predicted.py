@@ -23,7 +23,7 @@ from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants
-from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, unpaired, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_as
 from flowcheck.wire.learn.search.started import counts_seen
@@ -80,17 +80,6 @@ def predicted(
     trainers = list(map(_communicator, found))
     beside, others = sums_beside(left, [one.ring for one in trainers], known.rules)
     return Foretold((*trainers, *beside), tuple(others))
-
-
-def unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
-    """Clear-to-send messages of connections whose data was not mirrored, and which can be of this
-    row of these connections: they run between the same hosts, or there is no other row."""
-    paired = {stream.peer for stream in streams}
-    left = [grant for grant in grants if grant.flow.key not in paired]
-    if len(row) == len(streams):
-        return left
-    ends = [{s.key.source, s.key.destination} for s in row]
-    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
 
 
 def _apart(streams: Sequence[Stream], told: Callable[[Row], Cuts | None]) -> list[Cuts]:

@@ -88,14 +88,14 @@ def cut_stream(
     purse: Purse | None = None,
     in_order: bool = False,
 ) -> Cuts:
-    """Collectives from `start` on (default: send 0 of every stream). `channels`: of the streams,
+    """Collectives from `start` on (default: where the ring begins). `channels`: of the streams,
     where what was read before tells them: a connection keeps its own. `known`: collectives found
     elsewhere in the stream. `limit`: no reading that costs more is wanted. `in_order`: each one
     holds the first send that was not read before, as all ranks make them one after the other. The
     search goes depth first, backs up where nothing fits, and keeps the reading that left the
     fewest unread."""
     state = State(
-        start or tuple(tuple(0 for _ in e.streams) for e in ring.edges),
+        start or ring.begin or tuple(tuple(0 for _ in e.streams) for e in ring.edges),
         channels or tuple(tuple(None for _ in e.streams) for e in ring.edges),
         ring.rules,
         tuple(tuple(everyone(ring.ranks) for _ in e.streams) for e in ring.edges)

@@ -10,7 +10,13 @@ import numpy as np
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
-from flowcheck.wire.collectives.send_table import SIZE_COLUMN, Schedule, Send, SendTable
+from flowcheck.wire.collectives.send_table import (
+    SIZE_COLUMN,
+    Schedule,
+    Send,
+    SendTable,
+    same_sizes,
+)
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
@@ -47,6 +53,16 @@ class Cut:
     """Sends of it that were not seen at all."""
     doubt: Finding | None = None
     """Why another reading of the same sends is as good; None: no other is."""
+
+    def as_op(self, op: Op, ring: Ring) -> Cut:
+        """The same sends as another collective, of which whoever asks knows that it sends as
+        much."""
+        return replace(self, op=op, schedules=schedules_of(op, self.rules[0], ring))
+
+    def reread(self, op: Op, ring: Ring) -> Cut | None:
+        """The same sends as another collective; None if that would be others on the wire."""
+        other = self.as_op(op, ring)
+        return other if same_sizes(other.schedules, self.schedules) else None
 
     def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
         """(stream, number, what it carries) of every send on every mirrored connection."""

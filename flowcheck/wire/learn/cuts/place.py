@@ -72,6 +72,11 @@ class Canvas:
         self.conflicts += differs
         return differs
 
+    @property
+    def whole(self) -> bool:
+        """All of it was seen, and no copy contradicts another."""
+        return not self.conflicts and bool(self.covered.all())
+
     def agrees(self, start: int, data: NDArray[np.uint8], seen: NDArray[np.bool_]) -> bool:
         """No byte of `data` contradicts what is there."""
         part = slice(start, start + len(data))

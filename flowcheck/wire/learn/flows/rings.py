@@ -49,6 +49,8 @@ class Ring:
     """The hosts seen form a circle: they tell how many ranks there are."""
     gathers: bool = False
     """It is known to gather and reduce-scatter: other kinds come after these."""
+    begin: tuple[tuple[int, ...], ...] = ()
+    """[edge][stream] the first send that is read; (): all are."""
     roots: bool = False
     """Other ranks than rank 0 may broadcast too."""
     nodes_open: bool = False
@@ -67,6 +69,11 @@ class Ring:
     """Who writes is still to be found: whatever `Edge.sender` says, any rank may."""
     found: int = 0
     """Channels that NCCL's search found, where trees are made too; 0: they are not."""
+
+    @property
+    def from_start(self) -> bool:
+        """All connections were seen from their first message on."""
+        return all(stream.from_start for edge in self.edges for stream in edge.streams)
 
     @property
     def around(self) -> tuple[Edge, ...]:

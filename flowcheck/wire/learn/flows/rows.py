@@ -16,6 +16,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import NOT_SEEN, Stream
 
 UNEVEN_COST = 0.5
@@ -64,6 +65,17 @@ def parts(row: Row) -> Iterator[tuple[Row, ...]]:
         if begins in {s.flow.first_ns for s in ordered[at : at + 2]} and cuts < MOST_CUTS:
             cuts += 1
             yield tuple(ordered[:at]), tuple(ordered[at:])
+
+
+def unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
+    """Clear-to-send messages of connections whose data was not mirrored, and which can be of this
+    row of these connections: they run between the same hosts, or there is no other row."""
+    paired = {stream.peer for stream in streams}
+    left = [grant for grant in grants if grant.flow.key not in paired]
+    if len(row) == len(streams):
+        return left
+    ends = [{s.key.source, s.key.destination} for s in row]
+    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
 
 
 def used_together(streams: Sequence[Stream]) -> Iterator[list[Row]]:

@@ -118,21 +118,19 @@ def read_group(
     rules: tuple[NcclEra, ...],
     purse: Purse | None = None,
     *,
-    gathers: bool = False,
     near: Collection[int] = (),
     logged: Sequence[RingOrder] = (),
 ) -> Communicator | None:
     """The likeliest ring of a group and what it carried; None if it forms no ring at all. Most
     guesses fail at once; only if none reads everything are the best of them worth more work. near:
     ranks of rings on the same hosts, which it rather has too; logged: as NCCL's log has rings."""
-    guesses = [] if gathers else list(logged_rings(group, rules, logged, most_gpus=1))
-    guesses += [] if gathers else sounded(group, rules, purse, logged)
+    guesses = list(logged_rings(group, rules, logged, most_gpus=1))
+    guesses += sounded(group, rules, purse, logged)
     streams = [s for of in group.links.values() for s in of]
-    started = () if gathers else ranks_started(streams)
+    started = ranks_started(streams)
     likely = {*ranks_counted(streams)[:1], *near}
     ordered = sorted(rings(group, rules, started), key=lambda g: (g.penalty, g.ranks not in likely))
-    guesses += [replace(ring, gathers=gathers) for ring in ordered]
-    return read_guesses(guesses, purse)
+    return read_guesses([*guesses, *ordered], purse)
 
 
 def read_guesses(guesses: Sequence[Ring], purse: Purse | None) -> Communicator | None:

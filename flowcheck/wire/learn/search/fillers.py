@@ -71,8 +71,7 @@ def by_numbers(cuts: Cuts) -> Cuts:
         for cut, size in zip(alike, _sizes(op, alike, cuts.ring), strict=True):
             if size:
                 other = replace(op, work_bytes=size, end=END_BY_NUMBERS())
-                schedules = schedules_of(other, cut.rules[0], cuts.ring)
-                better[id(cut)] = replace(cut, op=other, schedules=schedules)
+                better[id(cut)] = cut.as_op(other, cuts.ring)
     return replace(cuts, found=tuple(better.get(id(cut), cut) for cut in cuts.found))
 
 

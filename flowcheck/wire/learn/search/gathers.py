@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, pairwise, product
 
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,
+    NcclEra,
     Protocol,
     data_bytes_of,
     wire_bytes,
 )
-from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
+from flowcheck.wire.learn.cuts.candidates import Positions
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import varied
 from flowcheck.wire.learn.cuts.place import Canvas, paint, unpacked
-from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.cuts.purse import Purse
+from flowcheck.wire.learn.flows.channels import mark, marks_of
+from flowcheck.wire.learn.flows.groups import Group
+from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.learn.search.communicators import Communicator, read_guesses
+from flowcheck.wire.learn.search.heads import headed
+from flowcheck.wire.learn.search.quiet import FIRST_HALF, skipped, starts
 
 LOOKED_AT_BYTES = 1920
 """Of a send's data: whole groups of LL128, and more than chance makes equal."""
+MOST_BEGINS = 4
+"""Pauses behind which a stream is read whose start was not seen."""
 ENOUGH_AGAIN = 2
 ENOUGH_BYTES = 32
 GATHERED, SCATTERED = "gathered parameters", "gradients, each rank's sum stays with it"
@@ -58,18 +69,78 @@ def _mark(send: SendSeen) -> bytes:
     return hashlib.sha256(data.tobytes()).digest() + send.wire_bytes.to_bytes(8, "little")
 
 
+def read_gathers(group: Group, purse: Purse, rules: tuple[NcclEra, ...]) -> Communicator | None:
+    """The likeliest ring of a group, and what it gathered and scattered: from its start on, or
+    behind one of the pauses between steps; None: it forms no ring."""
+    guesses = [replace(ring, gathers=True) for ring in _likeliest(rings(group, rules))]
+    if not guesses:
+        return None
+    one = guesses[0]
+    pauses = () if one.from_start else islice(starts(one, share=FIRST_HALF), MOST_BEGINS)
+    begins: list[Positions] = [*pauses, ()]
+    ranks = _ranks_forwarding(one)
+    likely = [ring for ring in guesses if ring.ranks == ranks]
+    for tried, begin in product(filter(None, (likely, guesses)), begins):
+        found = read_guesses([replace(ring, begin=begin) for ring in tried], purse)
+        if found is not None and not found.cuts.unread:
+            break
+    if found is None:
+        return None
+    cuts = found.cuts
+    if cuts.ring.begin:
+        cuts = headed(replace(cuts, skipped=skipped(cuts.ring, cuts.ring.begin)))
+    return replace(found, cuts=replace(cuts, found=kinds_told(cuts.found, cuts.ring)))
+
+
+def _ranks_forwarding(ring: Ring) -> int | None:
+    """How many ranks there are by what is gathered: of R - 1 blocks a rank sends its own first and
+    R - 2 in a row as they came; None: most rows do not say so. ring: any that the connections may
+    be."""
+    rows: Counter[int] = Counter()
+    for one, two in pairwise(ring.around):
+        brought = frozenset[int]().union(*map(marks_of, one.streams))
+        for stream in two.streams:
+            rows.update(_rows_forwarded(stream, brought))
+    (blocks, count), *_ = rows.most_common(1) or [(0, 0)]
+    return blocks + 2 if 2 * count > rows.total() > 1 else None
+
+
+def _rows_forwarded(stream: Stream, brought: Collection[int]) -> Iterator[int]:
+    """Blocks in each row of those that were sent as they came."""
+    first = last = None
+    for number, send in stream.sends.items():
+        own = mark(send)
+        if own in brought:
+            first, last = number if first is None else first, number
+        elif own is not None and first is not None and last is not None:
+            protocol = stream.protocol_at(first) or stream.protocol
+            yield (last - first) // sends_per_chunk(CollectiveKind.ALL_GATHER, protocol) + 1
+            first = None
+
+
+def _likeliest(guesses: Iterable[Ring]) -> list[Ring]:
+    """Of each number of ranks those that leave the fewest hints aside: the sizes of gathers are the
+    same wherever a ring begins."""
+    ordered = sorted(guesses, key=lambda ring: ring.penalty)
+    least: dict[tuple[int, int], int] = {}
+    for ring in ordered:
+        least.setdefault((ring.ranks, ring.extra_sends), ring.penalty)
+    return [ring for ring in ordered if ring.penalty == least[ring.ranks, ring.extra_sends]]
+
+
 def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     """Gathers and reduce-scatters by what they hold, named; as they are where nothing tells."""
     gathered = {
-        i: _as(cut, ring, CollectiveKind.ALL_GATHER, GATHERED)
+        i: gather
         for i, cut in enumerate(cuts)
         if cut.op.kind in GATHERS and not cut.op.licensed
+        if (gather := _as(cut, ring, CollectiveKind.ALL_GATHER, GATHERED)) is not None
     }
     painted = {i: paint(cut, ring)[0] for i, cut in gathered.items()}
     hashes = {
         i: hashlib.sha256(canvas.result.tobytes()).digest()
         for i, canvas in painted.items()
-        if canvas.covered.all() and not canvas.conflicts and canvas.result.any()
+        if canvas.whole and canvas.result.any()
     }
     often = Counter(hashes.values())
     again = {cuts[i].op.work_bytes for i, mark in hashes.items() if often[mark] > 1}
@@ -78,7 +149,7 @@ def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
         twice = often[hashes.get(i, b"")] > 1
         once = ring.ranks == 2 and cut.op.work_bytes in again and not twice
         if once or _differ_early(cut, painted[i], ring):
-            found[i] = _as(cut, ring, CollectiveKind.REDUCE_SCATTER, SCATTERED)
+            found[i] = _as(cut, ring, CollectiveKind.REDUCE_SCATTER, SCATTERED) or found[i]
         elif twice or _forwarded(cut, ring):
             found[i] = cut
     return tuple(found)
@@ -91,10 +162,14 @@ def scattered(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     for cut in cuts:
         gather = cut.op.kind is CollectiveKind.ALL_GATHER and not cut.op.licensed
         differs = gather and _differ_early(cut, paint(cut, ring)[0], ring)
-        found.append(
-            _as(cut, ring, CollectiveKind.REDUCE_SCATTER, cut.op.meaning) if differs else cut
-        )
+        other = differs and _as(cut, ring, CollectiveKind.REDUCE_SCATTER, cut.op.meaning)
+        found.append(other or cut)
     return tuple(found)
+
+
+def _as(cut: Cut, ring: Ring, kind: CollectiveKind, meaning: str) -> Cut | None:
+    """None if that would be another one on the wire."""
+    return cut.reread(replace(cut.op, kind=kind, meaning=meaning), ring)
 
 
 def _differ_early(cut: Cut, canvas: Canvas, ring: Ring) -> bool:
@@ -112,8 +187,3 @@ def _forwarded(cut: Cut, ring: Ring) -> bool:
         if number in stream.sends and send.data_bytes
     )
     return any(count > 1 for count in starts.values())
-
-
-def _as(cut: Cut, ring: Ring, kind: CollectiveKind, meaning: str) -> Cut:
-    op = replace(cut.op, kind=kind, meaning=meaning)
-    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))

@@ -19,17 +19,19 @@ from flowcheck.wire.learn.search.scores import contradicted
 
 def headed(cuts: Cuts) -> Cuts:
     """`cuts` with the all-reduces before its first one, back to the one that the capture begins
-    amid; as it is where what was seen before contradicts that they came there again."""
-    found = list(cuts.found)
+    amid, or of one that gathers, with all that was seen whole; as it is where what was seen before
+    contradicts that they came there again."""
+    found, gathers = list(cuts.found), cuts.ring.gathers
     while found and (op := _before([cut.op for cut in found])) is not None:
-        cut = _ending(cuts, op, found[0])
-        if cut is None:
+        other = op.kind is not CollectiveKind.ALL_REDUCE
+        cut = None if other and not gathers else _ending(cuts, op, found[0])
+        if cut is None or (gathers and cut.lost):
             break
         found.insert(0, cut)
         if cut.lost:
             break
     added = found[: len(found) - len(cuts.found)]
-    if not added or contradicted(replace(cuts, found=tuple(added))):
+    if not added or (not gathers and contradicted(replace(cuts, found=tuple(added)))):
         return cuts
     skipped = max(0, cuts.skipped - sum(cut.matched for cut in added))
     return replace(cuts, found=tuple(found), skipped=skipped)
@@ -37,11 +39,10 @@ def headed(cuts: Cuts) -> Cuts:
 
 def _before(ops: Sequence[Op]) -> Op | None:
     """What comes before the first of them by the shortest period that all of them keep; None: they
-    repeat nothing, or it is no all-reduce."""
+    repeat nothing."""
     for period in range(1, len(ops)):
         if ops[period:] == ops[: len(ops) - period]:
-            op = ops[period - 1]
-            return op if op.kind is CollectiveKind.ALL_REDUCE else None
+            return ops[period - 1]
     return None
 
 

@@ -10,30 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
-from flowcheck.wire.learn.cuts.candidates import Op, Positions
-from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
+from flowcheck.wire.learn.cuts.candidates import Op
+from flowcheck.wire.learn.cuts.cut import Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.echo import echoes
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.groups import alone
 from flowcheck.wire.learn.flows.rings import Ring, rings, seen_whole
 from flowcheck.wire.learn.flows.roles import Grants
-from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, unpaired, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
-from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
+from flowcheck.wire.learn.search.quiet import FIRST_HALF, starts
+from flowcheck.wire.learn.search.started import ranks_started
+from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 STATED = "stated: [sharded] style"
 SUMMED = "gradients, summed whole"
 PURSE = (1_000, 20)
 """Steps of the search in one row, and for each of its sends."""
-START_UP = 200
-"""Steps of the search for DDP's start-up, which comes first."""
 MOST_PAUSES = 16
 """Of a stream whose start was not seen, behind which a step may begin."""
 LEAST = 2
@@ -147,12 +146,13 @@ def _found(
 ) -> Communicator | None:
     found: list[Communicator] = []
     for row in _likely(streams):
-        for ring in rings(alone(row, _unpaired(row, streams, grants)), rules):
+        for ring in rings(alone(row, unpaired(row, streams, grants)), rules):
             if ring.ranks != parted.ranks or ring.extra_sends or ring.penalty > 1:
                 continue
             cuts = _read(ring, parted)
             often = len(gathered_at(cuts.found, len(parted.parts)))
-            if often >= LEAST and not _starts_up(ring):
+            # DistributedDataParallel all-reduces gradients, whatever is stated.
+            if often >= LEAST and not ranks_started(row):
                 found.append(Communicator(cuts, Habits()))
                 if not cuts.unread and not _unseen(ring):
                     return found[-1]
@@ -163,9 +163,10 @@ def _read(ring: Ring, parted: ShardedTraining) -> Cuts:
     """From its start, or where that was not seen, from a pause on behind which all is as stated."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     purse = Purse.of(PURSE, sum(len(stream.sends) for stream in streams))
-    if all(stream.from_start for stream in streams):
+    if ring.from_start:
         return cut_stream(ring, Shares(parted), purse=purse, in_order=seen_whole(ring))
-    for start in pauses(ring):
+    first = tuple(tuple(stream.first for stream in edge.streams) for edge in ring.edges)
+    for start in (first, *starts(ring, share=FIRST_HALF, most=MOST_PAUSES)):
         cuts = cut_stream(ring, Shares(parted), start=start, purse=purse, in_order=True)
         often = len(gathered_at(cuts.found, len(parted.parts)))
         if often >= LEAST and not cuts.unread and steady(cuts.found, ring, parted):
@@ -191,20 +192,6 @@ def _likely(streams: Sequence[Stream]) -> Iterator[Row]:
             yield row
 
 
-def _unpaired(row: Row, streams: Sequence[Stream], grants: Sequence[Grants]) -> list[Grants]:
-    """Clear-to-send messages between hosts of the row whose connection was not mirrored."""
-    paired = {stream.peer for stream in streams}
-    ends = [{s.key.source, s.key.destination} for s in row]
-    left = [grant for grant in grants if grant.flow.key not in paired]
-    return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]
-
-
-def _starts_up(ring: Ring) -> bool:
-    """DistributedDataParallel's start-up was seen: it all-reduces gradients, whatever is stated."""
-    cuts = cut_stream(ring, Trainer(), effort=HASTY, purse=Purse(START_UP))
-    return bool(Trainer().habits(ring, cuts.found).shapes)
-
-
 def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:
     """Of every step whose units were all gathered, the index of the last gather."""
     every = [i for i, cut in enumerate(cuts) if gathers(cut)]
@@ -214,23 +201,6 @@ def gathered_at(cuts: Sequence[Cut], units: int) -> list[int]:
 def gathers(cut: Cut) -> bool:
     """It gathers a unit of the stated trainer."""
     return cut.op.meaning == GATHERED
-
-
-def pauses(ring: Ring) -> Iterator[Positions]:
-    """[edge][stream] numbers of the first sends behind each of the longest pauses of the first half
-    of what was seen, the earliest first."""
-    streams = [stream for edge in ring.edges for stream in edge.streams]
-    times = sorted(send.message.first_ns for s in streams for send in s.sends.values())
-    half = times[: len(times) // 2 + 1]
-    longest = sorted(pairwise(half), key=lambda pair: pair[0] - pair[1])[:MOST_PAUSES]
-    for begin in sorted({times[0], *(behind for _, behind in longest)}):
-        yield tuple(
-            tuple(
-                min((n for n, s in stream.sends.items() if s.message.first_ns >= begin), default=0)
-                for stream in edge.streams
-            )
-            for edge in ring.edges
-        )
 
 
 def steady(cuts: Sequence[Cut], ring: Ring, parted: ShardedTraining) -> bool:

@@ -22,6 +22,8 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 
 MOST_STARTS = 8
+FIRST_HALF = 0.5
+"""Of all sends: a place that steps behind it have to bear out."""
 MOST_LOOPS = 4
 MOST_EXPLAINED = 0.4
 """Share of all sends that are of whole loops."""
@@ -29,8 +31,9 @@ TYPICAL = 8
 """How many times longer than the typical pause between two sends one must be, to be tried."""
 
 
-def starts(ring: Ring) -> Iterator[Positions]:
-    """Where all connections go on behind one of the longest pauses, the earliest first."""
+def starts(ring: Ring, *, share: float = 1.0, most: int = MOST_STARTS) -> Iterator[Positions]:
+    """Where all connections go on behind one of the longest pauses, the earliest first. share: of
+    all sends those among which it is looked for, from the first one on; most: pauses."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     times = sorted(
         (*send.message.time, i, number)
@@ -42,10 +45,10 @@ def starts(ring: Ring) -> Iterator[Positions]:
     pauses = sorted(b[0] - a[0] for a, b in pairwise(times))
     least = max(1, TYPICAL * pauses[len(pauses) // 2])
     longest = sorted(
-        (n for n in range(1, len(times)) if times[n][0] - times[n - 1][0] >= least),
+        (n for n in range(1, int(share * len(times))) if times[n][0] - times[n - 1][0] >= least),
         key=lambda n: times[n - 1][0] - times[n][0],
     )
-    for n in sorted(longest[:MOST_STARTS]):
+    for n in sorted(longest[:most]):
         at = {i: stream.stop for i, stream in enumerate(streams)}
         for _, _, i, number in times[n:]:
             at[i] = min(at[i], number)

@@ -10,13 +10,14 @@ from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.cuts.purse import PURSE, SendBudget
-from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
+from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
-from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
+from flowcheck.wire.learn.flows.rows import Row, parts, rows, unpaired, used_together
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_group
-from flowcheck.wire.learn.search.gathers import gathers_again, kinds_told, scattered
+from flowcheck.wire.learn.search.gathers import gathers_again, read_gathers, scattered
 from flowcheck.wire.learn.search.scores import CONTRADICTION_COST, score_of
+from flowcheck.wire.learn.search.started import counts_seen
 from flowcheck.wire.learn.search.together import (
     each_starts,
     in_step,
@@ -174,34 +175,41 @@ class _Search:
     def _one(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
         name = (purse, frozenset(map(id, row)))
         if name not in self.known:
-            found = self._read(row, purse)
-            if (not found or not found[0].habits.shapes) and gathers_again(row):
-                found = self._sharded(row, found, purse)
-            self.known[name] = found
+            self.known[name] = found = self._likelier(row, purse)
             planned = (c for c in found if c.habits.buckets and not c.cuts.unread)
             self.ranks.update(c.ring.ranks for c in planned)
         return self.known[name]
 
-    def _read(
-        self, row: Row, purse: tuple[int, int], *, gathers: bool = False
-    ) -> list[Communicator]:
-        left = Purse.of(purse, sum(len(stream.sends) for stream in row), self.budget)
-        group = alone(row, self._unpaired(row))
-        found = read_group(
-            group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged
-        )
+    def _likelier(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
+        """As gathers and reduce-scatters, if these leave as little unread as another reading and
+        no start-up was seen; at once, if there can be none and nothing is left."""
+        none = not counts_seen(row) and all(len(s.sends) == s.stop for s in row)
+        sharded = self._sharded(row, purse) if none else []
+        if sharded and not sharded[0].cuts.unread:
+            return sharded
+        other = self._read(row, purse)
+        if other and other[0].habits.shapes:
+            return other
+        sharded = sharded if none else self._sharded(row, purse)
+        unread = other[0].cuts.unread if other else float("inf")
+        return sharded if sharded and sharded[0].cuts.unread <= unread else other
+
+    def _read(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
+        group, left = self._asked(row, purse)
+        found = read_group(group, self.rules, left, near=self.ranks, logged=self.logged)
         return [] if found is None else [found]
 
-    def _sharded(
-        self, row: Row, other: list[Communicator], purse: tuple[int, int]
-    ) -> list[Communicator]:
-        """As gathers and reduce-scatters, if these leave as little unread as another reading."""
-        found = self._read(row, purse, gathers=True)
-        if not found or (other and other[0].cuts.unread < found[0].cuts.unread):
-            return other
-        cuts = found[0].cuts
-        told = replace(cuts, found=kinds_told(cuts.found, cuts.ring))
-        return [replace(found[0], cuts=told)]
+    def _sharded(self, row: Row, purse: tuple[int, int]) -> list[Communicator]:
+        """As gathers and reduce-scatters, if it gathers anything again."""
+        if not gathers_again(row):
+            return []
+        found = read_gathers(*self._asked(row, purse), self.rules)
+        return [] if found is None else [found]
+
+    def _asked(self, row: Row, purse: tuple[int, int]) -> tuple[Group, Purse]:
+        sends = sum(len(stream.sends) for stream in row)
+        group = alone(row, unpaired(row, self.streams, self.grants))
+        return group, Purse.of(purse, sends, self.budget)
 
     def parted(self, row: Row, depth: int, most: int | None = None) -> list[Communicator]:
         """The row as several communicators of the same ranks; empty unless these leave nothing
@@ -241,20 +249,10 @@ class _Search:
         """All rows as one ring, if their links make up one and copies of what is forwarded bear it
         out; else empty."""
         row = tuple(stream for own in made for stream in own)
-        if path_of(alone(row, self._unpaired(row))) is None:
+        if path_of(alone(row, unpaired(row, self.streams, self.grants))) is None:
             return []
         one = self._one(row, PURSE)
         if not one or one[0].ring.ranks < 3 or len(one[0].ring.edges) < 2:
             return []
         same = len(one[0].ring.edges) > 2 or forwards(one[0].cuts, own=[0])
         return one if same and _whole(one) and _score(one) < CONTRADICTION_COST else []
-
-    def _unpaired(self, row: Row) -> list[Grants]:
-        """Clear-to-send messages of connections whose data was not mirrored, if they can be of
-        this row alone: the same two hosts, or no other row is there."""
-        paired = {stream.peer for stream in self.streams}
-        left = [grant for grant in self.grants if grant.flow.key not in paired]
-        if len(row) == len(self.streams):
-            return left
-        ends = [{s.key.source, s.key.destination} for s in row]
-        return [g for g in left if {g.flow.key.source, g.flow.key.destination} in ends]

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
-from flowcheck.wire.collectives.send_table import same_sizes
-from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.exponents import last_sends
@@ -44,7 +43,7 @@ def tightened(cuts: Cuts) -> Cuts:
         if op.protocol is not Protocol.LL or not 0 < less < op.work_bytes:
             continue
         for cut in alike:
-            shorter = _resized(cut, ring, replace(op, work_bytes=op.work_bytes - less))
+            shorter = cut.reread(replace(op, work_bytes=op.work_bytes - less), ring)
             if shorter is not None:
                 better[id(cut)] = shorter
     return replace(cuts, found=tuple(better.get(id(cut), cut) for cut in cuts.found))
@@ -68,11 +67,3 @@ def _small_integers(cut: Cut, ring: Ring) -> bool:
         if len(words) and (words[:, HALF_BYTES:] == 0).all(axis=1).mean() > _COMMON:
             return True
     return False
-
-
-def _resized(cut: Cut, ring: Ring, op: Op) -> Cut | None:
-    """The cut with another total; None if that changes a size on the wire."""
-    schedules = schedules_of(op, cut.rules[0], ring)
-    if not same_sizes(schedules, cut.schedules):
-        return None
-    return replace(cut, op=op, schedules=schedules)

@@ -27,7 +27,7 @@ from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
-from flowcheck.wire.learn.trainer.parts import Gradients, plan_of, reread, slack_bytes
+from flowcheck.wire.learn.trainer.parts import Gradients, plan_of, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
@@ -206,4 +206,4 @@ def _as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | N
     if not size or len(types) != 1:
         return None
     op = replace(cut.op, work_bytes=size, type_bytes=types.pop(), licensed=OWN, meaning=BUCKET)
-    return reread(cut, op, ring)
+    return cut.reread(op, ring)

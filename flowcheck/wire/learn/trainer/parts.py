@@ -11,8 +11,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, Protocol
-from flowcheck.wire.collectives.send_table import same_sizes
-from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 
@@ -161,12 +159,4 @@ def resized(cut: Cut, size: int, ring: Ring, type_bytes: int) -> Cut | None:
         return None
     if abs(size - cut.op.work_bytes) >= slack_bytes(ring, cut.op.protocol):
         return None
-    return reread(cut, replace(cut.op, work_bytes=size, type_bytes=type_bytes), ring)
-
-
-def reread(cut: Cut, op: Op, ring: Ring) -> Cut | None:
-    """The sends of `cut` as those of `op`; None if that would be others on the wire."""
-    schedules = schedules_of(op, cut.rules[0], ring)
-    if not same_sizes(schedules, cut.schedules):
-        return None
-    return replace(cut, op=op, schedules=schedules)
+    return cut.reread(replace(cut.op, work_bytes=size, type_bytes=type_bytes), ring)

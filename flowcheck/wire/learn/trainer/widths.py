@@ -18,7 +18,6 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, Habits
-from flowcheck.wire.learn.trainer.parts import reread
 
 LEAST_NUMBERS = 64
 """Numbers, none of them zero, that must be there to be compared."""
@@ -59,7 +58,7 @@ def _halved(cut: Cut, size: int, ring: Ring) -> Cut | None:
     """As a tensor of half as wide elements; None if it would be another one on the wire."""
     if cut.op.protocol is not Protocol.LL128 or cut.op.tree or ring.sounding:
         return None
-    return reread(cut, replace(cut.op, work_bytes=size, type_bytes=COMPRESSED_BYTES), ring)
+    return cut.reread(replace(cut.op, work_bytes=size, type_bytes=COMPRESSED_BYTES), ring)
 
 
 def _width_in(cut: Cut, ring: Ring) -> int:

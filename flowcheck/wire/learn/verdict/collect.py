@@ -235,7 +235,7 @@ def _deferred(cut: Cut, ring: Ring) -> Deferred:
             return alike
         canvas, _, _ = paint(cut, ring)
         put(0, canvas.result)
-        return not canvas.conflicts and bool(canvas.covered.all())
+        return canvas.whole
 
     return Deferred(result_bytes(cut, ring), make, partial(sources_of, cut, ring))
 

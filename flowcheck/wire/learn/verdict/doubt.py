@@ -174,7 +174,7 @@ def _clean(communicator: Communicator) -> bool:
         not cuts.unread
         and len(cuts.ring.edges) > 1
         and not any(cut.lost or cut.doubt for cut in cuts.found)
-        and all(s.from_start for e in cuts.ring.edges for s in e.streams)
+        and cuts.ring.from_start
     )
 
 

@@ -9,44 +9,31 @@ own code tells (flowcheck.replica.sharding.gather_units).
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from flowcheck.findings.catalog import sharded_jobs as sharded
+from flowcheck.findings.catalog.job_learning import EVERY_SEND_FITS
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
-from flowcheck.wire.learn.cuts.candidates import schedules_of
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, Protocol
+from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
-from flowcheck.wire.learn.jobs.sharding import basis
-from flowcheck.wire.learn.jobs.sharding.exact import exact
 from flowcheck.wire.learn.jobs.sharding.hybrid import reduced_beside
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned, Units, parameters_job
 from flowcheck.wire.learn.jobs.sharding.periods import Period, Token, period_of
-from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.gathers import GATHERED
+from flowcheck.wire.learn.search.gathers import GATHERED, GATHERS
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.training_job import learned_job
-from flowcheck.wire.training_job.learned_job import Communicator as Recorded
-from flowcheck.wire.training_job.learned_job import Edge
 
 ENOUGH_BYTES = 32
 """Of a rank's part, before it is no chance that another gather holds the same."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A job and the parameters it begins with, or why there is none."""
-
-    job: learned_job.LearnedJob | None = None
-    base: Weights | None = None
-    why_not: tuple[Finding, ...] = ()
 
 
 def gathers(communicators: Sequence[Communicator]) -> bool:
@@ -72,7 +59,7 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     period = period_of(tokens)
     if period is None:
         return Learned(why_not=(sharded.NO_ITERATION(),))
-    cuts, by_order = exact(cuts, ring, period, blocks)
+    cuts, by_order = _exact(cuts, ring, period, blocks)
     canvases = [
         canvas if cut is before else _canvas(cut, ring)
         for cut, before, canvas in zip(cuts, communicator.cuts.found, canvases, strict=True)
@@ -89,14 +76,10 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
 
 def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
     """What a gather holds, by whatever name sizes gave it; None for anything else."""
-    if cut.op.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+    if cut.op.kind not in GATHERS:
         return None
-    return paint(_as_gather(cut, ring), ring)[0]
-
-
-def _as_gather(cut: Cut, ring: Ring) -> Cut:
-    op = replace(cut.op, kind=CollectiveKind.ALL_GATHER)
-    return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
+    gather = cut.reread(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring)
+    return None if gather is None else paint(gather, ring)[0]
 
 
 def _token(cut: Cut, canvas: Canvas | None) -> Token:
@@ -145,91 +128,100 @@ def _followed(
     twice = sum(len(unit) > 1 for unit in period.units)
     if ring.ranks == 2 and not twice:
         return Learned(why_not=(sharded.GATHERED_ONCE(),))
-    first = _base(period, canvases)
-    if first is None or first + 1 >= period.windows:
+    begun = _begun(period, canvases)
+    if begun is None or begun[0] + 1 >= period.windows:
         return Learned(why_not=(sharded.NO_WHOLE_ITERATION(),))
+    first, base = begun
     if any(cut.lost for cut in cuts[: period.at(first + 1).stop]):
         return Learned(why_not=(sharded.LOST_BEFORE(),))
-    edges = _edges(communicator, cuts[period.at(first + 1).start])
-    if edges is None:
-        return Learned(why_not=(sharded.TURNS_OPEN(),))
     sizes = [cuts[period.start + unit[0]].op.work_bytes * ring.ranks for unit in period.units]
     element = 4 if all(size // ring.ranks % 4 == 0 for size in sizes) else 2
     if any(size // ring.ranks % element for size in sizes):
         return Learned(why_not=(sharded.ODD_PART(),))
-    held = np.concatenate([_content(period, unit, first, canvases) for unit in period.units])
-    base = Weights(shapes=tuple((size,) for size in sizes), result=held, missing=(), complete=True)
-    each = tuple(_ops(cuts, period, first + 1))
-    units = tuple((n,) for n in range(len(period.units)))
-    learned = learned_job.LearnedJob(
-        kind=learned_job.FollowedData.PARAMETERS,
-        era=communicator.cuts.state.rules[0],
-        communicators=(
-            Recorded(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends),
-        ),
-        edges=tuple(edges),
-        parameters=tuple(
-            learned_job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
-            for size in sizes
-        ),
-        first_buckets=units,
-        buckets=units,
-        first=each,
-        each=each,
-        evidence=basis.evidence(period, ring),
-        assumed=tuple(basis.assumed(period, cuts, ring, first, blocks)),
+    parameters = tuple(
+        learned_job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
+        for size in sizes
     )
-    return Learned(learned, base)
+    return parameters_job(
+        communicator,
+        cuts[period.at(first + 1).start],
+        list(_iteration(cuts, period, first + 1)),
+        parameters,
+        base,
+        evidence=_evidence(period, ring),
+        assumed=_assumed(period, cuts, ring, first, blocks),
+    )
 
 
-def _edges(communicator: Communicator, start: Cut) -> list[Edge] | None:
-    streams = [s for edge in communicator.ring.edges for s in edge.streams]
-    whole = all(stream.from_start for stream in streams)
-    return (edges_of if whole else edges_amid)(communicator, start)
-
-
-def _base(period: Period, canvases: Sequence[Canvas | None]) -> int | None:
-    """The first iteration of which every unit was seen whole."""
+def _begun(period: Period, canvases: Sequence[Canvas | None]) -> tuple[int, Units] | None:
+    """(the first iteration of which every unit was seen whole, by any gather of it, what they
+    held)."""
     for window in range(period.windows):
-        if all(_whole_at(period, unit, window, canvases) is not None for unit in period.units):
-            return window
+        begin = period.at(window).start
+        gathers = [[canvases[begin + place] for place in unit] for unit in period.units]
+        held = [[c.result for c in own if c is not None and c.whole][:1] for own in gathers]
+        if all(held):
+            return window, [data for own in held for data in own]
     return None
 
 
-def _whole_at(
-    period: Period, unit: Sequence[int], window: int, canvases: Sequence[Canvas | None]
-) -> Canvas | None:
-    """The first gather of a unit in an iteration that was seen whole."""
-    begin = period.at(window).start
-    for place in unit:
-        canvas = canvases[begin + place]
-        if canvas is not None and canvas.covered.all() and not canvas.conflicts:
-            return canvas
-    return None
-
-
-def _content(
-    period: Period, unit: Sequence[int], window: int, canvases: Sequence[Canvas | None]
-) -> NDArray[np.uint8]:
-    canvas = _whole_at(period, unit, window, canvases)
-    assert canvas is not None
-    return canvas.result
-
-
-def _ops(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[learned_job.CollectiveOp]:
-    """One iteration: gathers are placed, all else passes by."""
+def _iteration(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[tuple[Op, int | None]]:
+    """Each collective of one, and the unit that it gathers: other blocks are scattered."""
     unit_of = {place: n for n, unit in enumerate(period.units) for place in unit}
     for place, i in enumerate(period.at(window)):
-        op = cuts[i].op
-        gather = place in unit_of
-        blocks = op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        other = CollectiveKind.REDUCE_SCATTER if blocks else op.kind
-        yield learned_job.CollectiveOp(
-            communicator=0,
-            protocol=op.protocol,
-            role=learned_job.Role.BUCKET if gather else learned_job.Role.IGNORED,
-            bucket=unit_of.get(place, 0),
-            kind=CollectiveKind.ALL_GATHER if gather else other,
-            work_bytes=op.work_bytes,
-            element_bytes=op.element_bytes,
-        )
+        op, unit = cuts[i].op, unit_of.get(place)
+        if op.kind in GATHERS:
+            scattered = CollectiveKind.REDUCE_SCATTER
+            op = replace(op, kind=scattered if unit is None else CollectiveKind.ALL_GATHER)
+        yield op, unit
+
+
+def _exact(
+    cuts: Sequence[Cut], ring: Ring, period: Period, blocks: Sequence[int]
+) -> tuple[list[Cut], bool]:
+    """(with the sizes of the model's units where these have the same sends, whether only the order
+    tells them apart)."""
+    sized, left, by_order = list(cuts), Counter(blocks), False
+    for unit in period.units:
+        first = cuts[period.start + unit[0]]
+        fits = [size for size in dict.fromkeys(blocks) if left[size] and _fits(first, ring, size)]
+        if not fits:
+            continue
+        by_order |= len(fits) > 1
+        left[fits[0]] -= 1
+        for i in (period.at(n).start + place for n in range(period.windows) for place in unit):
+            sized[i] = cuts[i].as_op(replace(cuts[i].op, work_bytes=fits[0]), ring)
+    return sized, by_order
+
+
+def _fits(cut: Cut, ring: Ring, size: int) -> bool:
+    slack = cut.op.work_bytes - size
+    same = 0 <= slack < GRAIN_BYTES[cut.op.protocol]
+    return same and cut.reread(replace(cut.op, work_bytes=size), ring) is not None
+
+
+def _evidence(period: Period, ring: Ring) -> tuple[Finding, ...]:
+    again = sum(len(unit) > 1 for unit in period.units)
+    return (
+        sharded.UNITS_REPEAT(
+            units=len(period.units), iterations=period.windows, collectives=period.length
+        ),
+        sharded.GATHERED_AGAIN(again),
+        EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
+    )
+
+
+def _assumed(
+    period: Period, cuts: Sequence[Cut], ring: Ring, first: int, blocks: frozenset[int]
+) -> Iterator[Finding]:
+    if not ring.from_start:
+        yield sharded.STEP_0_UNKNOWN()
+    else:
+        yield sharded.STEP_0_LATER(first) if first else sharded.BEGUN_WITH()
+    if ring.ranks > 3:
+        yield sharded.RANKS_IN_ORDER()
+    own = [cuts[period.start + unit[0]].op for unit in period.units]
+    if any(op.protocol is not Protocol.SIMPLE and op.work_bytes not in blocks for op in own):
+        yield sharded.ENDS_OPEN()
+    if period.by_order:
+        yield sharded.UNITS_BY_ORDER(units=len(period.by_order), all_units=len(period.units))

@@ -6,30 +6,28 @@ change little from one step to the next, gradients do not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 from flowcheck.findings.catalog import distributed_optimizers as optimizer
 from flowcheck.findings.catalog import sharded_jobs as sharded
+from flowcheck.findings.catalog.job_learning import EVERY_SEND_FITS
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
-from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding import parted_content as content
-from flowcheck.wire.learn.jobs.sharding.job import Learned
-from flowcheck.wire.learn.reading import Weights
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Learned, Units, parameters_job
 from flowcheck.wire.learn.search.change import LITTLE
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.parted import gathered_at, gathers
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.training_job import learned_job
-from flowcheck.wire.training_job.learned_job import Communicator as Recorded
-from flowcheck.wire.training_job.operator_statements import ShardedTraining
+from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
 
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+"""Of an element of the types that are gathered."""
 MOST_STEPS = 4
 """Of which what they gathered is compared: each is all parameters."""
 Coarse = tuple[CollectiveKind, int, str]
@@ -39,7 +37,7 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     """The job of the one found to be the stated trainer's, and the parameters of the first step
     that was seen; or why there is none."""
     if not found:
-        return Learned(why_not=(basis.none_such(parted),))
+        return Learned(why_not=(_none_such(parted),))
     communicator = found[0]
     ring, cuts = communicator.ring, communicator.cuts.found
     streams = [stream for edge in ring.edges for stream in edge.streams]
@@ -60,7 +58,7 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     looked_at = ends[first : first + MOST_STEPS]
     held = [content.held(cuts, end, order, ring, parted) for end in looked_at]
     if held[0] is None:
-        return Learned(why_not=(basis.lacking(ring, parted),))
+        return Learned(why_not=(_lacking(ring, parted),))
     steps = [one for one in held if one is not None]
     change = content.usual_change(steps, parted)
     if change is None or change > LITTLE:
@@ -81,7 +79,7 @@ class _Told:
     steps: int
     change: float
     """Of a step, by their norm."""
-    base: content.Units
+    base: Units
     begun: bool
     """The base was sent before the first step, one by one."""
 
@@ -128,58 +126,75 @@ def _followed(
     told: _Told,
 ) -> Learned:
     start, length, first = place
-    whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)
-    edges = (edges_of if whole else edges_amid)(communicator, communicator.cuts.found[start])
-    if edges is None:
-        return Learned(why_not=(sharded.TURNS_OPEN(),))
-    ring, cuts = communicator.ring, communicator.cuts.found
-    sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
-    base = Weights(
-        shapes=tuple((size,) for size in sizes),
-        result=np.concatenate(told.base),
-        missing=(),
-        complete=True,
+    ring, cuts = communicator.ring, communicator.cuts.found[start : start + length]
+    units = iter(order)
+    return parameters_job(
+        communicator,
+        cuts[0],
+        [(cut.op, next(units) if gathers(cut) else None) for cut in cuts],
+        tuple(_flat(part.gathered_bytes * ring.ranks, part.dtype) for part in parted.parts),
+        told.base,
+        evidence=_evidence(parted, ring, told.steps, told.change),
+        assumed=_assumed(parted, ring, first if ring.from_start else None, begun=told.begun),
     )
-    each = tuple(_ops(cuts[start : start + length], order))
-    units = tuple((n,) for n in range(len(order)))
-    learned = learned_job.LearnedJob(
-        kind=learned_job.FollowedData.PARAMETERS,
-        era=communicator.cuts.state.rules[0],
-        communicators=(Recorded(ranks=ring.ranks, channels=ring.channels),),
-        edges=tuple(edges),
-        parameters=tuple(
-            _flat(size, part.dtype) for size, part in zip(sizes, parted.parts, strict=True)
-        ),
-        first_buckets=units,
-        buckets=units,
-        first=each,
-        each=each,
-        evidence=basis.evidence(parted, ring, told.steps, told.change),
-        assumed=tuple(basis.assumed(parted, ring, first if whole else None, begun=told.begun)),
-    )
-    return Learned(learned, base)
 
 
 def _flat(size: int, dtype: str) -> learned_job.Parameter:
-    each = basis.BYTES[dtype]
+    each = BYTES[dtype]
     return learned_job.Parameter(
         sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype
     )
 
 
-def _ops(cuts: Sequence[Cut], order: Sequence[int]) -> list[learned_job.CollectiveOp]:
-    """One iteration: gathers are placed, all else passes by."""
-    units = iter(order)
-    return [
-        learned_job.CollectiveOp(
-            communicator=0,
-            protocol=cut.op.protocol,
-            role=learned_job.Role.BUCKET if gathers(cut) else learned_job.Role.IGNORED,
-            bucket=next(units) if gathers(cut) else 0,
-            kind=cut.op.kind,
-            work_bytes=cut.op.work_bytes,
-            element_bytes=cut.op.element_bytes,
-            root=cut.op.root,
-        )
-        for cut in cuts
-    ]
+def _none_such(parted: ShardedTraining) -> Finding:
+    """Nothing on the wire is the stated trainer."""
+    sums = (
+        optimizer.REDUCE_SCATTERS([part.scattered_bytes for part in parted.parts])
+        if parted.style is ShardingStyle.MEGATRON
+        else optimizer.ALL_REDUCES(parted.summed_bytes * parted.sums)
+    )
+    gathered = [part.gathered_bytes for part in parted.parts]
+    return optimizer.NOT_SEEN(
+        ranks=parted.ranks, style=parted.style, sums=sums, gathered_bytes=gathered
+    )
+
+
+def _lacking(ring: Ring, parted: ShardedTraining) -> Finding:
+    """The first step was not seen whole."""
+    if len(ring.edges) > 1:
+        return optimizer.NO_WHOLE_STEP()
+    size = sum(part.gathered_bytes for part in parted.parts)
+    rank = (ring.edges[0].sender + 1) % ring.ranks
+    return optimizer.ONE_DIRECTION(
+        rank=rank, ranks=ring.ranks, missing_bytes=size, bytes=size * ring.ranks
+    )
+
+
+def _evidence(
+    parted: ShardedTraining, ring: Ring, steps: int, change: float
+) -> tuple[Finding, ...]:
+    return (
+        optimizer.PARAMETERS_ONLY(),
+        optimizer.UNITS_CHANGE(units=len(parted.parts), steps=steps, change=round(change, 3)),
+        EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
+    )
+
+
+def _assumed(
+    parted: ShardedTraining, ring: Ring, first: int | None, *, begun: bool
+) -> Iterator[Finding]:
+    """first: steps before the first one that is followed, None where that is not told; begun: the
+    parameters that it begins with were sent."""
+    if not begun:
+        yield optimizer.STEP_0_AS_STEP_1()
+    if first is None:
+        yield optimizer.STEP_1_UNKNOWN()
+    elif first:
+        yield optimizer.STEP_1_LATER(first + 1)
+    if any(part.dtype == "float16" for part in parted.parts):
+        yield optimizer.SKIPPED_STEPS()
+    if ring.ranks > 3:
+        yield sharded.RANKS_IN_ORDER()
+    alike = any(part.scattered_bytes == part.gathered_bytes for part in parted.parts)
+    if parted.style is ShardingStyle.MEGATRON and (alike or ring.ranks == 2):
+        yield optimizer.BY_STATEMENT()

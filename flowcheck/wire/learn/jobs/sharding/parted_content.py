@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
-from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
 from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.jobs.sharding.parameters_job import Units
 from flowcheck.wire.learn.search.change import changes
 from flowcheck.wire.learn.search.gathers import SCATTERED
 from flowcheck.wire.learn.search.parted import gathers
 from flowcheck.wire.learn.trainer.habits import WEIGHTS
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
-Units = list[NDArray[np.uint8]]
-"""[unit] its bytes."""
 MANY_BYTES = 4096
 """Of a parameter, before what it holds is looked for by itself."""
 UNRELATED = 1.0
@@ -37,7 +35,7 @@ def held(
     own = [cut for cut in cuts[: end + 1] if gathers(cut)][-len(order) :]
     for unit, cut in zip(order, own, strict=True):
         canvas: Canvas = paint(cut, ring)[0]
-        whole = canvas.covered.all() and not canvas.conflicts and not canvas.torn
+        whole = canvas.whole and not canvas.torn
         if not whole or cut.op.work_bytes != parted.parts[unit].gathered_bytes:
             return None
         found[unit] = canvas.result
@@ -63,10 +61,9 @@ def scattered_parameters(
     dtypes = {part.gathered_bytes: part.dtype for part in parted.parts}
     for cut in cuts:
         size = cut.op.work_bytes
-        if cut.op.meaning != SCATTERED or size not in held:
+        as_gather = cut.reread(replace(cut.op, kind=CollectiveKind.ALL_GATHER), ring)
+        if cut.op.meaning != SCATTERED or size not in held or as_gather is None:
             continue
-        op = replace(cut.op, kind=CollectiveKind.ALL_GATHER)
-        as_gather = replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
         canvas: Canvas = paint(as_gather, ring)[0]
         own = held[size]
         whole = canvas.covered.all() and own.covered.all()
@@ -86,7 +83,7 @@ def begun_with(
     units = [unit.copy() for unit in like]
     for cut, place in zip(sent, parted.places, strict=True):
         canvas = paint(cut, ring)[0]
-        if not canvas.covered.all() or canvas.conflicts or canvas.torn:
+        if not canvas.whole or canvas.torn:
             return None
         if place.unit is not None:
             stop = place.start_byte + place.nbytes
