@@ -226,7 +226,7 @@ class Aligner:
         # Whole in a gap: the program says what was lost there.
         unseen = one.work_bytes > 0 and not self._amid
         for after, cut in apply(self._ring, state, op, self._purse, may_be_unseen=unseen):
-            if after.rules in known or (cut.matched and self._passes_over(after, cut)):
+            if after.rules in known or self._passes_over(after, cut):
                 continue
             if op.kind is CollectiveKind.ALL_REDUCE and not self._timely(cut):
                 continue
@@ -336,7 +336,10 @@ class Aligner:
 
     def _passes_over(self, after: State, cut: Cut) -> bool:
         """What was sent first of all that is left is no part of it: ranks make collectives one
-        after the other."""
+        after the other. What began in a gap may have begun before it."""
+        begins = [(stream, number) for stream, number, _ in cut.rows(self._ring)]
+        if any(n < stream.stop and n not in stream.sends for stream, n in begins):
+            return False
         # Ranks that a broadcast has passed may begin a tree's all-reduce.
         broadcast = cut.op.kind is CollectiveKind.BROADCAST
         first = earliest(self._ring, cut.starts, trees=False if broadcast else None)
