@@ -84,6 +84,11 @@ END_BY_NUMBERS = Entry(
     "collectives.end_by_numbers",
     "its last lines end where what they carry stops to look like its numbers",
 )
+SIZE_BY_TRAINER = Entry(
+    "collectives.size_by_trainer",
+    "its size is assumed: DDP's start-up gives it one that fits, and no job was learned that bears "
+    "it out",
+)
 SIZE_AMID_UNREAD = Entry(
     "collectives.size_amid_unread_sends",
     "its size is assumed: sends of the same time fit no collective and may be parts of it",
