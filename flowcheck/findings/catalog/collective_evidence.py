@@ -149,6 +149,13 @@ WEIGHTS_END_OPEN = Entry(
     cause="The start-up alone fits several models.",
     remedy="State the model: `[model] factory` in the job file.",
 )
+WEIGHTS_SPREAD_OPEN = Entry(
+    "collectives.weights_spread_open",
+    "how the initial weights are spread over the channels is unknown: they may have been sent with "
+    "buffers behind them, and more bytes are cut elsewhere and have as many lines",
+    cause="The start-up alone fits several places of the weights.",
+    remedy="State the model: `[model] factory` in the job file.",
+)
 
 # What tells where parameters of one number stand among the others.
 STANDS_BY_MODEL = Entry("collectives.scalars_by_stated_model", "the stated model")

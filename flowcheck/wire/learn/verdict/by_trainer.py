@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowcheck.findings.catalog import refused_trainers as refused
 from flowcheck.findings.catalog.collective_evidence import (
     KIND_FROM_SIZES,
     SIZE_BY_TRAINER,
@@ -23,16 +22,6 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.reading import Collective, Part
 from flowcheck.wire.learn.trainer.habits import BUCKET, COUNT, PART, SHAPES, WEIGHTS
 
-BESIDES = (
-    refused.AVERAGED,
-    refused.BUCKET_TWIN,
-    refused.DELAYED,
-    refused.LOW_RANK,
-    refused.SKIPPED_UNUSED,
-    refused.STEPS_ITS_OWN,
-    refused.TWO_MODELS,
-)
-"""Why a job is refused of which all was read."""
 SIZED = (SHAPES, WEIGHTS, BUCKET, PART)
 """As many bytes as the program says."""
 BEHIND = {COUNT: SHAPES, SHAPES: WEIGHTS}
@@ -73,7 +62,8 @@ def _assumed(one: Collective, part: Part | None, seen: set[tuple[int, str]]) -> 
     if behind is not None and (one.communicator, behind) not in seen:
         told.append(KIND_FROM_SIZES(kind))
     open_end = part.weights.why_not if part is not None and part.weights is not None else None
-    if one.meaning == WEIGHTS and open_end is not None:
+    lines = one.protocol is not Protocol.SIMPLE
+    if one.meaning in SIZED and one.meaning != SHAPES and open_end is not None and lines:
         told += [open_end] * open_end.is_any_of(WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE)
     if one.meaning in SIZED and one.protocol is Protocol.LL128 and not _borne_out(part):
         told.append(SIZE_BY_TRAINER())
@@ -81,6 +71,4 @@ def _assumed(one: Collective, part: Part | None, seen: set[tuple[int, str]]) -> 
 
 
 def _borne_out(part: Part | None) -> bool:
-    if part is None:
-        return False
-    return part.job is not None or all(why.is_any_of(*BESIDES) for why in part.why_not)
+    return part is not None and part.job is not None
