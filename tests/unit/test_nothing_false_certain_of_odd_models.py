@@ -113,3 +113,41 @@ UNBORNE = {
 def test_what_only_a_program_speaks_for_is_assumed(name: str, tmp_path: Path) -> None:
     truth, reading = read(UNBORNE[name], tmp_path)
     assert not false_and_certain(truth, reading)
+
+
+BEHIND = Options(
+    ranks=3, channels=2, protocol="LL128", version=(2, 23), buffers=1001, steps=3, mtu=4096,
+    shapes=((29, 50), (56, 78), (106, 44)),
+)  # fmt: skip
+
+
+def test_weights_of_two_channels_with_buffers_behind_them_are_read(tmp_path: Path) -> None:
+    """Groups of lines on two channels have room for more than was sent: no size that fills them
+    all is spread so."""
+    truth, reading = read(BEHIND, tmp_path)
+    assert reading.job is not None and reading.weights is not None
+    assert reading.weights.data.tobytes() == truth.weights
+
+
+@pytest.mark.parametrize(("ranks", "channels", "seed"), [(2, 4, 6002), (8, 2, 5103)])
+def test_weights_whose_spread_buffers_leave_open_are_not_complete(
+    ranks: int, channels: int, seed: int, tmp_path: Path
+) -> None:
+    """NCCL 2.22 gives the first channel another part of a few bytes more."""
+    options = Options(
+        seed=seed, ranks=ranks, channels=channels, protocol="LL128", version=(2, 22), buffers=64,
+        shapes=((97, 115),) if ranks == 2 else ((46, 50),), steps=3, mtu=4096,
+        dtype="float32" if ranks == 2 else "float16",
+    )  # fmt: skip
+    truth, reading = read(options, tmp_path)
+    assert not false_and_certain(truth, reading)
+
+
+def test_weights_among_what_is_refused_as_open_are_not_complete(tmp_path: Path) -> None:
+    """More bytes of buffers than of parameters: as many as of wider ones and something else."""
+    options = Options(
+        ranks=3, protocol="Simple", version=(2, 21), dtype="float16", buffers=300, steps=4,
+        shapes=((7, 1), (7, 2, 3, 3), (1,)), caps_bytes=(1, 1),
+    )  # fmt: skip
+    truth, reading = read(options, tmp_path)
+    assert not false_and_certain(truth, reading)

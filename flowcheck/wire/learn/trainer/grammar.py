@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
@@ -13,6 +13,7 @@ from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, t
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
+from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
@@ -125,6 +126,11 @@ class Trainer:
         )
         if named == SHAPES and protocol is Protocol.LL128:
             totals = _shapes_ends(ring, habits, state, tuple(totals))
+        if named in (WEIGHTS, BUFFERS) and protocol is Protocol.LL128:
+            # Lines of many channels may be some of fewer just as well.
+            plain = tuple(totals)
+            rooms = (totals_of_room(ring, CollectiveKind.BROADCAST, total) for total in plain)
+            totals = chain(plain, chain.from_iterable(rooms))
         for total in totals:
             # Content tells whether the shapes are all there.
             op = _licensed(CollectiveKind.BROADCAST, total, named, protocol)

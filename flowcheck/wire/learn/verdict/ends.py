@@ -77,11 +77,12 @@ class Ends:
         op, ring = cut.op, self._ring
         if op.meaning != WEIGHTS or self._stated or GRAIN_BYTES[op.protocol] == 1:
             return False
-        if not (self._buffers or op.slack_is_open) or _used(cut.schedules) < 2:
+        by_wire = op.from_wire or op.slack_is_open
+        if not (self._buffers or by_wire) or _used(cut.schedules) < 2:
             return False
-        size = least_size(op, cut, ring) if op.slack_is_open else most_size(op, cut, ring)
-        other = schedules_of(replace(op, work_bytes=size), cut.rules[0], ring)
-        return _first_bytes(other) != _first_bytes(cut.schedules)
+        sizes = [most_size(op, cut, ring)] + [least_size(op, cut, ring)] * by_wire
+        others = (schedules_of(replace(op, work_bytes=s), cut.rules[0], ring) for s in sizes)
+        return any(_first_bytes(one) != _first_bytes(cut.schedules) for one in others)
 
     def assumed(self, i: int, canvas: Canvas) -> bool:
         """Only what stands in its last line tells where the result of cut `i` ends."""
