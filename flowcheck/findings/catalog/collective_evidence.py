@@ -84,6 +84,11 @@ END_BY_NUMBERS = Entry(
     "collectives.end_by_numbers",
     "its last lines end where what they carry stops to look like its numbers",
 )
+SIZE_BY_TRAINER = Entry(
+    "collectives.size_by_trainer",
+    "its size is assumed: DDP's start-up gives it one that fits, and no job was learned that bears "
+    "it out",
+)
 SIZE_AMID_UNREAD = Entry(
     "collectives.size_amid_unread_sends",
     "its size is assumed: sends of the same time fit no collective and may be parts of it",
@@ -142,6 +147,13 @@ WEIGHTS_END_OPEN = Entry(
     "where the initial weights end is unknown: other shapes, or elements of another size, fit the "
     "start-up as well",
     cause="The start-up alone fits several models.",
+    remedy="State the model: `[model] factory` in the job file.",
+)
+WEIGHTS_SPREAD_OPEN = Entry(
+    "collectives.weights_spread_open",
+    "how the initial weights are spread over the channels is unknown: they may have been sent with "
+    "buffers behind them, and more bytes are cut elsewhere and have as many lines",
+    cause="The start-up alone fits several places of the weights.",
     remedy="State the model: `[model] factory` in the job file.",
 )
 

@@ -164,9 +164,10 @@ def weights_fits(
     elements: int, broadcast_bytes: int, *, slack_bytes: int = _LINE_SLACK_BYTES
 ) -> tuple[WeightsFit, ...]:
     """Element sizes that let all parameters fit the broadcast, those without buffers first, then
-    the larger elements, which leave fewer bytes to buffers that nothing else speaks for."""
+    the larger elements, which leave fewer bytes to buffers that nothing else speaks for. No
+    gradient is of one byte an element: what holds all parameters only then is a part of them."""
     fits: list[WeightsFit] = []
-    for element_bytes in (8, 4, 2, 1):
+    for element_bytes in (8, 4, 2):
         rest = broadcast_bytes - elements * element_bytes
         if rest >= 0:
             fits.append(WeightsFit(element_bytes, rest if rest > slack_bytes else 0))

@@ -51,7 +51,7 @@ from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.scalars import with_scalars_placed
 from flowcheck.wire.learn.search.several import began, find_communicators
-from flowcheck.wire.learn.verdict import formats, lines
+from flowcheck.wire.learn.verdict import by_trainer, formats, lines
 from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.mixed import may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
@@ -247,6 +247,9 @@ def _read_sorted(
     first = settled(communicators, found, asked, job, why_not)
     alone = len(communicators) == 1 and sharded is None and purse.left > 0
     parts = parts_of(communicators, found, asked, first if alone else None)
+    numbered = by_trainer.with_assumptions(numbered, parts)
+    parts = tuple(by_trainer.weights_with_assumptions(part, numbered) for part in parts)
+    first = by_trainer.weights_with_assumptions(first, numbered)
     if sharded is None or sharded.job is None:
         first = unless_mixed(first, parts, communicators)
     why_not = first.why_not

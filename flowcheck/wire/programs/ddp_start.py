@@ -20,8 +20,9 @@ DIMENSIONS_MAX = 64
 """Of a parameter, which is told with a size and a stride for each. A choice: torch's kernels for
 GPUs take 25 (ATen/cuda/detail/OffsetCalculator.cuh, MAX_DIMS); more lets the start of the weights
 be looked at for shapes."""
-ELEMENT_BYTES = (4, 2, 8, 1)
-"""Of the types that parameters have, the likeliest first."""
+ELEMENT_BYTES = (4, 2, 8)
+"""Of the types that parameters have, the likeliest first. Gradients of one byte an element are none
+that NCCL would sum for torch (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp refuses float8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,4 @@ def _model(cuts: Sequence[ParsedShapes], came: Came) -> tuple[Model, int]:
     if not fits:
         return Model(cuts[0], 0), 0
     *_, place, each = min(fits)
-    exact = cuts[place].elements * each == came.work_bytes
-    # No gradient is of one byte: what holds all only then is less than torch sends at once.
-    return Model(cuts[place], each if each > 1 or exact else 0), 0
+    return Model(cuts[place], each), 0

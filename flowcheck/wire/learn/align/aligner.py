@@ -292,9 +292,9 @@ class Aligner:
         if one is not EXTRA:
             sizes = (size for total in totals for size in self._ends(state, one, protocol, total))
             yield ((expected_op(one, protocol, size) for size in sizes),)
-            return
-        yield self._plain(places, one, protocol, totals)
-        if protocol is Protocol.LL128:
+        else:
+            yield self._plain(places, one, protocol, totals)
+        if protocol is Protocol.LL128 and one.ends is None:
             # Lines of many channels may be some of fewer just as well.
             yield (
                 [

@@ -123,6 +123,8 @@ def settled(
     elif job is not None and rest:
         job = msgspec.structs.replace(job, assumed=(*job.assumed, NOTHING_FROZEN(rest)))
     weights = weights_of(communicators, found)
+    if weights is not None and rest and known:
+        weights = replace(weights, complete=False, why_not=FROZEN_OPEN(rest))
     if job is not None:
         rests = {one for f in found for c in f.collectives for one in c.assumed}
         by_order = tuple(order() for order in ORDERS if order() in rests)

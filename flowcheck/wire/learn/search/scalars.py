@@ -116,7 +116,7 @@ def _placed(known: Communicator) -> Placed | None:
     or no place fits."""
     habits = known.habits
     cuts = _ways_to_cut(habits)
-    if len(cuts) == 1 and not habits.shapes[0].scalars:
+    if len(cuts) == 1 and len(cuts[0].shapes) == habits.parameters:
         return None
     numbers = [own for own in (_weights(known), _first_gradients(known)) if own is not None]
     found: list[ParsedShapes] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
@@ -12,7 +12,7 @@ from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, t
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
-from flowcheck.wire.learn.cuts.totals import tree_totals
+from flowcheck.wire.learn.cuts.totals import totals_of_room, tree_totals
 from flowcheck.wire.learn.flows.rings import Ring, earliest
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of, used_of
 from flowcheck.wire.learn.trainer.habits import (
@@ -124,6 +124,11 @@ class Trainer:
         )
         if named == SHAPES and protocol is Protocol.LL128:
             totals = _shapes_ends(ring, habits, state, tuple(totals))
+        if named in (WEIGHTS, BUFFERS) and protocol is Protocol.LL128:
+            # Lines of many channels may be some of fewer just as well.
+            plain = tuple(totals)
+            rooms = (totals_of_room(ring, CollectiveKind.BROADCAST, total) for total in plain)
+            totals = chain(plain, chain.from_iterable(rooms))
         for total in totals:
             # Content tells whether the shapes are all there.
             op = _licensed(CollectiveKind.BROADCAST, total, named, protocol)

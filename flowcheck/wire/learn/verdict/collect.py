@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.collective_evidence import (
     SIZE_AMID_UNREAD,
     SIZE_BESIDE_LOST_RING,
     SIZE_OF_LOST_SENDS,
+    WEIGHTS_SPREAD_OPEN,
     WIDER_ELEMENTS,
 )
 from flowcheck.findings.catalog.job_learning import BUCKET_BY_ORDER
@@ -182,6 +183,9 @@ def _end(
 ) -> tuple[list[Finding], list[Finding]]:
     """(doubts, assumptions) about where the result of cut `i` ends, which is uncovered where
     nothing tells."""
+    if ends.spread_open(cut):
+        canvas.clear()
+        return [WEIGHTS_SPREAD_OPEN()], []
     if ends.group_open(cut):
         uncover_end(canvas, cut.op.protocol)
     if not ends.open(i, canvas):

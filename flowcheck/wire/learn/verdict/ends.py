@@ -28,7 +28,7 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
 from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES, least_size, most_size
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
-from flowcheck.wire.learn.trainer.habits import BUFFERS, GRADIENTS
+from flowcheck.wire.learn.trainer.habits import BUFFERS, GRADIENTS, WEIGHTS
 from flowcheck.wire.learn.trainer.iteration import begun_at, disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 
@@ -40,6 +40,8 @@ class Ends:
         self._cuts = communicator.cuts.found
         habits = communicator.habits
         self._typed = habits.types is not None
+        self._stated = self._typed or habits.own is not None
+        self._buffers = any(cut.op.meaning == BUFFERS for cut in self._cuts)
         sizes = {(c.op.work_bytes, c.op.protocol) for c in self._cuts if c.op.meaning == BUCKET}
         # Where nothing was lost but what comes after the capture, and nothing as large came
         # between, order tells which bucket it is.
@@ -67,6 +69,20 @@ class Ends:
         op = cut.op
         buffers = op.from_wire and op.meaning == BUFFERS
         return buffers and op.protocol is Protocol.LL128 and not self._typed
+
+    def spread_open(self, cut: Cut) -> bool:
+        """Weights that may have been broadcast with buffers behind them: another total is as large
+        on the wire, and has what later channels carry at other places. Forwards that send buffers
+        say that there are some; the wire does not say of which type."""
+        op, ring = cut.op, self._ring
+        if op.meaning != WEIGHTS or self._stated or GRAIN_BYTES[op.protocol] == 1:
+            return False
+        by_wire = op.from_wire or op.slack_is_open
+        if not (self._buffers or by_wire) or _used(cut.schedules) < 2:
+            return False
+        sizes = [most_size(op, cut, ring)] + [least_size(op, cut, ring)] * by_wire
+        others = (schedules_of(replace(op, work_bytes=s), cut.rules[0], ring) for s in sizes)
+        return any(_first_bytes(one) != _first_bytes(cut.schedules) for one in others)
 
     def assumed(self, i: int, canvas: Canvas) -> bool:
         """Only what stands in its last line tells where the result of cut `i` ends."""
@@ -129,6 +145,11 @@ def places_open(cut: Cut, ring: Ring) -> bool:
         if same_sizes(other, cut.schedules) and _first_bytes(other) != _first_bytes(cut.schedules):
             return True
     return False
+
+
+def _used(schedules: Sequence[Schedule]) -> int:
+    """Channels that carry something."""
+    return max(sum(1 for sends in edge if len(sends)) for edge in schedules)
 
 
 def _first_bytes(schedules: Sequence[Schedule]) -> list[list[list[int]]]:

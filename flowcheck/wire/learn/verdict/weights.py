@@ -9,7 +9,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.catalog.collective_evidence import (
+    WEIGHTS_END_OPEN,
+    WEIGHTS_IN_ONE_LINE,
+    WEIGHTS_SPREAD_OPEN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.reading import Collective, Deferred, Put, Weights
@@ -108,6 +112,8 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         told = bool(habits.own)  # by the model that was stated
         open_end = not told and end_open(habits, size, protocol, named=True)
         why_not = WEIGHTS_END_OPEN() if open_end else None
+        if any(one.is_any_of(WEIGHTS_SPREAD_OPEN) for part in parts for one in part.assumed):
+            why_not = WEIGHTS_SPREAD_OPEN()
         if not told and size <= max(grain, LL_LINE_DATA_BYTES):
             why_not = WEIGHTS_IN_ONE_LINE(size)
         pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
