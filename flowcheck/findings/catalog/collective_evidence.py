@@ -25,6 +25,11 @@ SIZE_OF_LOST_SENDS = Entry(
     "its size is uncertain: sends of it were lost, and other sizes fit the rest as well",
     cause=LOSS,
 )
+SIZE_CUT_OFF = Entry(
+    "collectives.size_cut_off",
+    "its size is uncertain: the capture ends amid it, and {other_sizes_bytes} bytes fit as well",
+    remedy="Capture it whole.",
+)
 CHUNK_PLACES_OPEN = Entry(
     "collectives.chunk_places_open",
     "its size is uncertain: another size has as many groups of lines, and its chunks at other "

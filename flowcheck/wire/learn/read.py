@@ -156,7 +156,10 @@ def _read(
     lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
     sorted_flows = _with_numbers(sorted_flows or sort_flows(flows, messages), query)
     reading, sense, foretold = _read_sorted(flows, messages, query, sorted_flows, foretell=True)
-    waits = any(why.is_any_of(learning.NO_WHOLE_ITERATION) for why in reading.why_not)
+    waits = any(
+        why.is_any_of(learning.NO_WHOLE_ITERATION, learning.ONE_ITERATION)
+        for why in reading.why_not
+    )
     if foretold is None or reading.job is not None or query.hasty or waits:
         return reading, sense
     rings = [one.ring for one in foretold.communicators]

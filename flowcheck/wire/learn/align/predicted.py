@@ -9,17 +9,19 @@ is left is of others: sums of a script's own, or for the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
+from flowcheck.findings.catalog.collective_evidence import SIZE_CUT_OFF
 from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.left_over import sums_beside
 from flowcheck.wire.learn.align.nodes_told import Guess
 from flowcheck.wire.learn.align.ring_told import rings_told
 from flowcheck.wire.learn.cuts.cut import Cuts
+from flowcheck.wire.learn.cuts.match import beyond_end
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants
@@ -201,7 +203,7 @@ def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
     # An added ring step shows once an all-reduce is whole.
     fits = [(guess, way) for guess, way in found if not guess.ring.extra_sends or way.reduces]
     if len({_sizes(way) for _, way in fits}) > 1:
-        return None
+        return _cut_off(fits)
     told = [(guess.ring, way) for guess, way in fits if guess.told_by in (None, way.meant)]
     if not told or any(ring is not told[0][0] for ring, _ in told):
         return None
@@ -211,6 +213,23 @@ def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
     if ring.found and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
     return cuts_of(ring, way)
+
+
+def _cut_off(fits: Sequence[tuple[Guess, Way]]) -> Cuts | None:
+    """Of ways in one ring that differ in nothing but the size of a last collective, amid which the
+    capture ends, the first; None: they differ in more."""
+    ring = fits[0][0].ring
+    if any(guess.ring is not ring or way.before is None for guess, way in fits):
+        return None
+    if len({_sizes(way.before) for _, way in fits if way.before is not None}) > 1:
+        return None
+    lasts = [way.cut for _, way in fits if way.cut is not None]
+    if any(not cut.lost or beyond_end(ring, cut) < cut.lost for cut in lasts):
+        return None
+    cuts = cuts_of(ring, fits[0][1])
+    others = tuple(dict.fromkeys(cut.op.work_bytes for cut in lasts[1:]))
+    last = replace(cuts.found[-1], doubt=SIZE_CUT_OFF(other_sizes_bytes=others))
+    return replace(cuts, found=(*cuts.found[:-1], last))
 
 
 def _sizes(way: Way) -> tuple[tuple[int, str], ...]:
