@@ -39,6 +39,7 @@ from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
 from flowcheck.stages.staged_messages.staging_space import (
+    bytes_to_place,
     held_packets_crowded,
     rings_drained,
     staged_message_count,
@@ -47,10 +48,6 @@ from flowcheck.stages.staged_messages.staging_space import (
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
-
-TURN_BYTES = 32 << 20
-"""Bytes that one turn moves from staging to the gradient, before the ring has its next turn. A
-choice: some milliseconds; more lets the ring of a fast port fill up meanwhile."""
 
 
 class ActiveJob:
@@ -129,7 +126,7 @@ class ActiveJob:
                 return done
         looks = looks or self._more_staged
         if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
-            done += self.assign_staged(TURN_BYTES)
+            done += self.assign_staged(bytes_to_place(self._extractors))
         self._hand_on()
         short = generations.incomplete_iteration()
         if short is None or self.lost or done:

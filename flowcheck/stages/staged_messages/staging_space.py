@@ -16,12 +16,26 @@ SPAN_SLOTS_LEAST = 256
 """Slots, where little room is left for packets whose message another ring may know. A choice: fewer
 would make turns of nothing."""
 
+TURN_BYTES = 32 << 20
+"""Bytes that one turn moves from staging to the gradient, where rings wait for nothing. A choice:
+some milliseconds, in which the ring of a fast port does not fill up."""
+BEHIND_TURN_BYTES = 4 << 20
+"""The same where more than one turn's slots wait in a ring. A choice: a quarter of the 16 MiB that
+a turn takes out of it in frames of 4 KiB, so that most of the time goes to the ring."""
+
 
 def slots_to_take(extractor: Extractor, rings: int) -> int:
     """How much to take at once: what one of several rings holds for another must find room."""
     if rings == 1:
         return SPAN_SLOTS
     return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.orphan_room))
+
+
+def bytes_to_place(extractors: Sequence[Extractor]) -> int:
+    """How much of what is staged to move to its place before rings have their next turn. A ring
+    that overflows loses frames for good, and what is staged can wait."""
+    behind = any(x.ring.parsed - x.ring.tail >= SPAN_SLOTS for x in extractors)
+    return BEHIND_TURN_BYTES if behind else TURN_BYTES
 
 
 def rings_drained(extractors: Sequence[Extractor]) -> bool:
