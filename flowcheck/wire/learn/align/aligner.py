@@ -294,7 +294,9 @@ class Aligner:
             yield ((expected_op(one, protocol, size) for size in sizes),)
         else:
             yield self._plain(places, one, protocol, totals)
-        if protocol is Protocol.LL128 and one.ends is None:
+        # Where an added ring step is asked about, the search tells what it is made of.
+        asked = one is EXTRA or (one.ends is None and not self._ring.extra_sends)
+        if protocol is Protocol.LL128 and asked:
             # Lines of many channels may be some of fewer just as well.
             yield (
                 [
