@@ -92,7 +92,9 @@ def test_an_audit_of_a_running_chain_without_a_step_names_its_status(tmp_path: P
         run.remove(keep_records=False)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "ftp://x"])
+@pytest.mark.parametrize(
+    "url", [pytest.param("http://127.0.0.1:1", marks=pytest.mark.nightly), "ftp://x"]
+)
 def test_with_json_a_failed_download_is_one_object_on_stderr(url: str, tmp_path: Path) -> None:
     words = ("restore", "--from", url, "--format", "torch", "--out", tmp_path / "x.pt", "--json")
     code, out, err = flowcheck(*words)
