@@ -64,3 +64,17 @@ uint64_t fc_number_at(const struct fc_extractor *x, uint32_t flow, uint64_t psn,
 		return FC_NUMBER_UNKNOWN;
 	return m.number + !closing;
 }
+
+uint64_t fc_number_before(const struct fc_extractor *x, uint32_t flow, uint64_t psn, uint64_t *stop)
+{
+	struct fc_message m;
+
+	for (int hops = 0; hops < HOPS_MAX && psn && find_message(x, flow, psn - 1, &m); hops++) {
+		if (m.number != FC_NUMBER_UNKNOWN) {
+			*stop = m.first_psn + m.packets;
+			return m.number + 1;
+		}
+		psn = m.first_psn;
+	}
+	return FC_NUMBER_UNKNOWN;
+}

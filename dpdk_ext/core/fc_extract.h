@@ -76,6 +76,10 @@ void fc_orphan_delivered(struct fc_extractor *x, uint64_t orphan);
 /* Number of the message that starts at `psn`, from this ring's record of it or of the message that
  * ends there; `closing`: it is the closing write of that one. UINT64_MAX: unknown. */
 uint64_t fc_number_at(const struct fc_extractor *x, uint32_t flow, uint64_t psn, int closing);
+/* Number of the message behind the last one before `psn` whose number is known, and in `stop` the
+ * PSN at which that one would start. UINT64_MAX: there is none. */
+uint64_t fc_number_before(const struct fc_extractor *x, uint32_t flow, uint64_t psn,
+			  uint64_t *stop);
 /* Updates a staged message with what the parser knows about it now. */
 void fc_staged_refresh(struct fc_extractor *x, uint64_t record);
 /* The same for every staged message. */

@@ -4,13 +4,12 @@ told whole is true, and what was not lost is told."""
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.netib import Options, Truth, generate
+from support.pcap_records import FILE_HEADER_BYTES, records_of
 
 from flowcheck.findings.catalog.connections import GAPS_GUESSED, NUMBERED_BY_PROGRAM
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -51,22 +50,13 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "find_communicators", asked)
 
 
-def frames(capture: bytes) -> Iterator[bytes]:
-    """Of a pcap file, with their headers."""
-    at = 24
-    while at < len(capture):
-        end = at + 16 + int(struct.unpack_from("<I", capture, at + 8)[0])
-        yield capture[at:end]
-        at = end
-
-
 def with_gap(file: Path, begin: float, share: float) -> int:
     """Takes frames out of the file; how many."""
     capture = file.read_bytes()
-    kept = list(frames(capture))
+    kept = records_of(capture)
     first, lost = int(begin * len(kept)), max(1, int(share * len(kept)))
     del kept[first : first + lost]
-    file.write_bytes(capture[:24] + b"".join(kept))
+    file.write_bytes(capture[:FILE_HEADER_BYTES] + b"".join(kept))
     return lost
 
 

@@ -45,6 +45,14 @@ def number_at(extractor: Extractor, flow: int, psn: int, closing: bool) -> int:
     )
 
 
+def number_before(extractor: Extractor, flow: int, psn: int) -> tuple[int, int] | None:
+    """(number, PSN) of the message behind the last one before `psn` of which this ring's parser
+    knows the number; None: there is none."""
+    stop = ffi.new("uint64_t *")
+    number = int(lib.fc_number_before(extractor.handle, flow, psn, stop)) if psn >= 0 else -1
+    return None if number in (-1, NUMBER_UNKNOWN) else (number, int(stop[0]))
+
+
 def has_unnumbered_staged(extractor: Extractor) -> bool:
     """Something of a planned flow is staged whose number this ring's parser does not know."""
     records = extractor.staging.records()

@@ -229,6 +229,7 @@ class ActiveJob:
         `limit_bytes`. Returns how many."""
         done = self._reassembly.deliver_orphans(self._extractors)
         self._reassembly.number(self._extractors)
+        self._reassembly.number_behind_gaps(self._extractors, self.planned.plans)
         placed, self._more_staged = place_staged_bytes(
             self._extractors, self._reassembly.numbers, limit_bytes
         )

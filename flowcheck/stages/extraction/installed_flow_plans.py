@@ -24,7 +24,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import staging_fuller_than
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.traffic.observed_messages import FlowKey
-from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.flow_plan import FlowPlan, compile_flow_plans
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 
@@ -62,6 +62,11 @@ class InstalledPlans:
         self.passage = FlowProgress(extractors, clock)
         once = job.kind is FollowedData.PARAMETERS and not (job.sees_units_twice or job.sharded)
         self.deviations = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
+
+    @property
+    def plans(self) -> Mapping[FlowKey, FlowPlan]:
+        """{flow: its plan}."""
+        return self._plans
 
     def restore(self, *, lost: bool) -> None:
         """Ends what a kill interrupted: gives every plan the skips that were decided. lost: nothing

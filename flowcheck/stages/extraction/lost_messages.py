@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowcheck._core import lib
 from flowcheck.findings.catalog.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
@@ -109,15 +108,5 @@ def _only_here(
         number += 1
     seen, at = np.array(sizes), np.array(places)
     return bool(len(seen)) and all(
-        bool(np.any(_planned_sizes(plan, at - shift) != seen)) for shift in range(1, lost + 1)
+        bool(np.any(plan.sizes_at(at - shift) != seen)) for shift in range(1, lost + 1)
     )
-
-
-def _planned_sizes(plan: FlowPlan, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[places] wire bytes of the message at each place of the plan; -1 before its first."""
-    first, each = plan.first.sends["wire_bytes"], plan.each.sends["wire_bytes"]
-    period = max(1, len(each))
-    whole = np.concatenate([first, each, [-1]]).astype(np.int64)
-    beyond = len(first) + (places - len(first)) % period
-    inside = np.where(places < len(first), places, beyond)
-    return whole[np.where(places < 0, len(whole) - 1, inside)]

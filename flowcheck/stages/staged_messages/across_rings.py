@@ -14,7 +14,9 @@ from flowcheck.plane.extraction import orphan_packet_exchange
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.stages.staged_messages.gap_numbers import numbers_behind_gaps
 from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 ENDS_KEPT = 4096
 """Ends of numbered messages remembered per flow. A choice that bounds memory: more bridges rings
@@ -93,6 +95,26 @@ class CrossRingReassembly:
         if len(self.numbers) != before:
             kept = {(flow, m[0]) for flow, messages in staged.items() for m in messages}
             self.numbers = {name: n for name, n in self.numbers.items() if name in kept}
+            self._keep()
+
+    def number_behind_gaps(
+        self, extractors: Sequence[Extractor], plans: Mapping[FlowKey, FlowPlan]
+    ) -> None:
+        """Numbers staged messages behind a gap of their flow, where the plan tells what lay in it.
+
+        On file before a message is placed by it.
+        """
+        if not any(map(orphan_packet_exchange.has_unnumbered_staged, extractors)):
+            return
+        found = numbers_behind_gaps(extractors, plans, self.numbers, self._ends)
+        if found:
+            kept = {
+                (flow, first)
+                for extractor in extractors
+                for flow, first, *_ in orphan_packet_exchange.staged_spans(extractor)
+            }
+            left = {name: number for name, number in self.numbers.items() if name in kept}
+            self.numbers = left | found
             self._keep()
 
     def _number_flow(

@@ -84,6 +84,16 @@ class FlowPlan:
     """Index in `first.sends` at which the second iteration begins; None: `first` is one
     iteration."""
 
+    def sizes_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[places] wire bytes of the message at each place of the plan, counted from its first one
+        on; -1 before that."""
+        first, each = self.first.sends["wire_bytes"], self.each.sends["wire_bytes"]
+        period = max(1, len(each))
+        whole = np.concatenate([first, each, [-1]]).astype(np.int64)
+        beyond = len(first) + (places - len(first)) % period
+        inside = np.where(places < len(first), places, beyond)
+        return whole[np.where(places < 0, len(whole) - 1, inside)]
+
     @property
     def first_steps(self) -> int:
         """Number of iterations in `first`."""
