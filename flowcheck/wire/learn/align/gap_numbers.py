@@ -40,10 +40,11 @@ Sizes = dict[FlowKey, list[int]]
 def with_gaps_numbered(told: Sorted, known: Known) -> Sorted:
     """The same with those numbers that a program tells; as it was where there are none."""
     for _ in range(MOST_ROUNDS):
-        wanted = [stream for stream in told.streams if _may_be_told(stream)]
+        streams, _ = ring_and_p2p(told.streams)
+        wanted = [stream for stream in streams if _may_be_told(stream)]
         if not wanted:
             break
-        sizes = _foretold_sizes(told, known)
+        sizes = _foretold_sizes(streams, told.grants, known)
         numbered = {
             stream.key: found
             for stream in wanted
@@ -52,8 +53,7 @@ def with_gaps_numbered(told: Sorted, known: Known) -> Sorted:
         }
         if not numbered:
             break
-        streams = tuple(numbered.get(stream.key, stream) for stream in told.streams)
-        told = told.with_streams(streams)
+        told = told.with_streams(tuple(numbered.get(stream.key, stream) for stream in told.streams))
     return told
 
 
@@ -75,13 +75,12 @@ def _packets(size_bytes: int, stream: Stream) -> int:
     return max(1, -(-size_bytes // stream.flow.pmtu_bytes))
 
 
-def _foretold_sizes(told: Sorted, known: Known) -> Sizes:
-    """Of the connections that a program foretells, by what came before their numbers are open."""
-    streams, _ = ring_and_p2p(told.streams)
+def _foretold_sizes(streams: Sequence[Stream], grants: Sequence[Grants], known: Known) -> Sizes:
+    """Of the connections that a program foretells, by what came before numbers are open."""
     firsts = [s.sends[number] for s in streams for number in s.open_numbers[:1]]
     opens = min(send.message.time for send in firsts)
     before = tuple(_until(stream, opens) for stream in streams)
-    found = predicted(before, told.grants, known)
+    found = predicted(before, grants, known)
     stops = {
         stream.key: max(send.stop_psn for send in stream.sends.values()) - PSN_OF_START
         for stream in streams
