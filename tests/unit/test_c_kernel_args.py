@@ -78,7 +78,8 @@ def test_steps_have_the_bits_of_torchs_own_whatever_the_sizes_and_settings(case,
     for _ in range(4):
         used = np.ones(len(case.parameters), np.float32)
         case.step(gradients(case, rng), used)
-        case.assert_same()
+        # Without an epsilon 0 / 0 is a NaN, and torch's loops for whole lines make another one.
+        case.assert_same(any_nan=True)
 
 
 @few

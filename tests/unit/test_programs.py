@@ -19,13 +19,13 @@ from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.wire.collectives.nccl_debug_log import parse_nccl_log
 from flowcheck.wire.learn import Reading, read, read_stream
-from flowcheck.wire.learn.align.aligner import Aligner, Way
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import predicted
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
+from flowcheck.wire.learn.trainer.aligner import Aligner, Way
 from flowcheck.wire.programs.script import sums
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 from flowcheck.wire.training_job.learned_job import Role

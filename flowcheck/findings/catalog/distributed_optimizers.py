@@ -71,7 +71,10 @@ REDUCE_SCATTERS = Entry(
 )
 ALL_REDUCES = Entry("distributed_optimizer.all_reduces", "all-reduces of {bytes:,} bytes in all")
 NO_WHOLE_STEP = Entry(
-    "distributed_optimizer.no_whole_step", "no step was seen of which every unit came whole"
+    "distributed_optimizer.no_whole_step",
+    "no step was seen of which every unit came whole",
+    cause="Each step that was seen has gaps, or the capture ends in its first one.",
+    remedy="Capture more steps, and see where frames are lost (`flowcheck status{this_run!o}`).",
 )
 ONE_DIRECTION = Entry(
     "distributed_optimizer.one_direction",

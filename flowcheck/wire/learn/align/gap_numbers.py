@@ -15,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.learn.align.aligner import Aligner, Run, Way, expected_op
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import predicted
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
@@ -24,6 +23,7 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
 from flowcheck.wire.learn.flows.streams import PSN_OF_START, Stream
 from flowcheck.wire.learn.search.communicators import ring_and_p2p
+from flowcheck.wire.learn.trainer.aligner import Aligner, Run, Way, expected_op
 from flowcheck.wire.learn.trainer.rest_of_iteration import like_its_neighbours
 from flowcheck.wire.programs.ddp import ddp
 from flowcheck.wire.programs.expectation import Came, Expect

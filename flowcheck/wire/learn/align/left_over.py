@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
-from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.flows.groups import alone, path_of
 from flowcheck.wire.learn.flows.rings import Edge, Ring, rings
@@ -19,6 +18,7 @@ from flowcheck.wire.learn.flows.rows import Row, parts, rows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_as
 from flowcheck.wire.learn.search.together import in_step
+from flowcheck.wire.learn.trainer.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.programs.script import sums
 
 MOST_WAYS_APART = 8

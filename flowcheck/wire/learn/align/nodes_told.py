@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
-from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
@@ -21,6 +20,7 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import Fork, forks
 from flowcheck.wire.learn.search.sounding import MOST_LEADS, lead_ring, leads
 from flowcheck.wire.learn.search.writers import Writers
+from flowcheck.wire.learn.trainer.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.programs.ddp import ddp
 
 

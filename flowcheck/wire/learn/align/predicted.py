@@ -15,7 +15,6 @@ from itertools import islice
 import numpy as np
 
 from flowcheck.findings.catalog.collective_evidence import SIZE_CUT_OFF
-from flowcheck.wire.learn.align.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.left_over import sums_beside
 from flowcheck.wire.learn.align.nodes_told import Guess
@@ -30,6 +29,7 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator, read_as
 from flowcheck.wire.learn.search.started import counts_seen
 from flowcheck.wire.learn.search.together import own_links
+from flowcheck.wire.learn.trainer.aligner import Aligner, Way, cuts_of
 from flowcheck.wire.programs.ddp import BUCKET, PART, ddp
 
 MOST_WAYS_APART = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
@@ -81,10 +81,24 @@ def learn_job(
             tell = forbidding if job is not None else cause
             told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
             return (None, (told,)) if told else (job, why_not)
+    for communicator in communicators:
+        if told := _of_no_one_type(communicator):
+            return None, (told,)
     reduces = any(
         c.op.kind is CollectiveKind.ALL_REDUCE for x in communicators for c in x.cuts.found
     )
     return None, ((START_UP_NOT_SEEN if reduces else NO_ALL_REDUCE)(),)
+
+
+def _of_no_one_type(communicator: Communicator) -> Finding | None:
+    """Why a start-up is refused whose first broadcast of weights holds its parameters in no type
+    that all of them may have; None: it is none, or nothing tells."""
+    habits = communicator.habits
+    if not habits.shapes or habits.each or not communicator.cuts.found:
+        return None
+    # Sizes are compared with those of parameters in one type: of the smallest, as none is sent.
+    typed = replace(habits, each=(1,) * habits.parameters)
+    return cause(typed, communicator.cuts.found, communicator.ring)
 
 
 def _of(

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, wire_bytes
-from flowcheck.wire.learn.align.aligner import Aligner, SumCheck, cuts_of
 from flowcheck.wire.learn.cuts.candidates import Positions
 from flowcheck.wire.learn.cuts.cut import Cuts, Purse
 from flowcheck.wire.learn.flows.counted import COUNT_BYTES
@@ -21,6 +20,7 @@ from flowcheck.wire.learn.search.causal import at_once, in_causal_order, leaves_
 from flowcheck.wire.learn.search.fills import ended
 from flowcheck.wire.learn.search.heads import headed
 from flowcheck.wire.learn.search.scores import explains_all
+from flowcheck.wire.learn.trainer.aligner import Aligner, SumCheck, cuts_of
 from flowcheck.wire.programs.script import repeated
 
 FINALISTS = 3
