@@ -95,10 +95,7 @@ WHOLE = {
 def test_training_seen_from_its_start_is_of_as_many_ranks_as_gather(
     name: str, tmp_path: Path
 ) -> None:
-    reading, units = _met(WHOLE[name], 0, tmp_path)
-    assert reading.job is not None, reading.why_not
-    assert reading.job.communicators[0].ranks == WHOLE[name].ranks
-    assert _parameters(reading) in units
+    _is_of_its_ranks(WHOLE[name], 0, tmp_path)
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -106,9 +103,14 @@ def test_training_of_many_ranks_met_amid_its_run_begins_with_a_whole_step(
     name: str, tmp_path: Path
 ) -> None:
     """Blocks that are sent on as they came tell how many ranks there are."""
-    reading, units = _met(LATE[name], 0.2, tmp_path)
+    _is_of_its_ranks(LATE[name], 0.2, tmp_path)
+
+
+def _is_of_its_ranks(options: Options, share: float, folder: Path) -> None:
+    """The job is of as many ranks as the generator's, and the parameters are those gathered."""
+    reading, units = _met(options, share, folder)
     assert reading.job is not None, reading.why_not
-    assert reading.job.communicators[0].ranks == LATE[name].ranks
+    assert reading.job.communicators[0].ranks == options.ranks
     assert _parameters(reading) in units
 
 

@@ -17,15 +17,10 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.stages.staged_messages.gap_numbers import FOLLOWING_MAX, LOST_MAX
 from flowcheck.stages.staged_messages.staging_space import staging_overrun
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
-
-LOST_MAX = 4096
-"""Messages of one gap; what follows more of them is not tried at every other place. A choice that
-bounds time: a longer gap loses its step."""
-FOLLOWING_MAX = 1 << 16
-"""Messages behind a gap that are looked at. A choice that bounds time."""
 
 _Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
 """An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of

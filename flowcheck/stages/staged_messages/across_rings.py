@@ -93,9 +93,7 @@ class CrossRingReassembly:
             if flow in where:
                 self._number_flow(flow, sorted(messages), where[flow])
         if len(self.numbers) != before:
-            kept = {(flow, m[0]) for flow, messages in staged.items() for m in messages}
-            self.numbers = {name: n for name, n in self.numbers.items() if name in kept}
-            self._keep()
+            self._keep_staged({(flow, m[0]) for flow, messages in staged.items() for m in messages})
 
     def number_behind_gaps(
         self, extractors: Sequence[Extractor], plans: Mapping[FlowKey, FlowPlan]
@@ -108,14 +106,11 @@ class CrossRingReassembly:
             return
         found = numbers_behind_gaps(extractors, plans, self.numbers, self._ends)
         if found:
-            kept = {
-                (flow, first)
-                for extractor in extractors
-                for flow, first, *_ in orphan_packet_exchange.staged_spans(extractor)
-            }
-            left = {name: number for name, number in self.numbers.items() if name in kept}
-            self.numbers = left | found
-            self._keep()
+            self.numbers.update(found)
+            for flow, _ in found:
+                _drop_oldest(self._ends[flow])
+            staged = map(orphan_packet_exchange.staged_spans, extractors)
+            self._keep_staged({(flow, first) for own in staged for flow, first, *_ in own})
 
     def _number_flow(
         self, flow: FlowKey, messages: list[tuple[int, int, int, bool]], where: list[_Instance]
@@ -139,8 +134,12 @@ class CrossRingReassembly:
             if told == NUMBER_UNKNOWN:
                 self.numbers[flow, first] = number
             ends[stop] = number + 1
-        while len(ends) > ENDS_KEPT:
-            del ends[next(iter(ends))]
+        _drop_oldest(ends)
+
+    def _keep_staged(self, staged: set[FlowPsn]) -> None:
+        """Keeps the numbers of what is staged, on file too."""
+        self.numbers = {name: n for name, n in self.numbers.items() if name in staged}
+        self._keep()
 
     def _keep(self) -> None:
         """Whole or not at all; it need not outlive the machine, as little as what is staged."""
@@ -151,6 +150,11 @@ class CrossRingReassembly:
             for psn in sorted(ends)[-UNKNOWN_MAX:]
         ]
         write_atomically(self._file, msgspec.msgpack.encode((numbers, ends)), durable=False)
+
+
+def _drop_oldest(ends: dict[int, int]) -> None:
+    while len(ends) > ENDS_KEPT:
+        del ends[next(iter(ends))]
 
 
 _Numbers = list[tuple[FlowKey, int, int]]

@@ -24,7 +24,8 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 LOST_MAX = 4096
-"""Messages of one gap. A choice that bounds time: what follows more of them keeps no number."""
+"""Messages of one gap; what follows more of them is not tried at every other place. A choice that
+bounds time: it keeps no number, and a longer gap loses its step."""
 FOLLOWING_MAX = 1 << 16
 """Messages behind a gap that are looked at. A choice that bounds time."""
 Ends = Mapping[FlowKey, dict[int, int]]

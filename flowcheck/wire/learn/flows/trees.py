@@ -167,12 +167,9 @@ def linked(streams: Sequence[Stream], node_of: dict[str, int], nodes: int) -> Li
     return links if len(links) == len(ends) else None
 
 
-def are_of_trees(links: Links, ranks: int) -> bool:
-    """Mirrored ranks have the ring's connections, all that the first tree has, and either all that
-    the second has beside them or none."""
-    ours = mirrored(links)
-    ring = {(rank, (rank + 1) % ranks) for rank in range(ranks)}
-    first, second = (
+def links_of_trees(ranks: int, ours: set[int]) -> tuple[set[tuple[int, int]], ...]:
+    """(links of the first tree, of the second) between ranks of which one at least is ours."""
+    return tuple(
         {
             (a, b)
             for a in range(ranks)
@@ -181,6 +178,14 @@ def are_of_trees(links: Links, ranks: int) -> bool:
         }
         for tree in (False, True)
     )
+
+
+def are_of_trees(links: Links, ranks: int) -> bool:
+    """Mirrored ranks have the ring's connections, all that the first tree has, and either all that
+    the second has beside them or none."""
+    ours = mirrored(links)
+    ring = {(rank, (rank + 1) % ranks) for rank in range(ranks)}
+    first, second = links_of_trees(ranks, ours)
     beside = links.keys() - ring
     own = {link for link in ring if ours & set(link)}
     return (

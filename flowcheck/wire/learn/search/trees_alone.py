@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from flowcheck.wire.collectives.double_binary_tree import sum_passes_down, tree_parents
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
 from flowcheck.wire.learn.flows.rings import Edge, Ring, seen_whole
@@ -22,6 +21,7 @@ from flowcheck.wire.learn.flows.trees import (
     around,
     channels_used,
     linked,
+    links_of_trees,
     mirrored,
     turns_of_trees,
 )
@@ -138,15 +138,7 @@ def _agree(streams: Sequence[Stream], rank_of: dict[str, int]) -> bool:
 def _of_trees_alone(links: Links, ranks: int, ours: set[int]) -> bool:
     """Mirrored ranks have all that the first tree links, and what else there is the second one
     does; no ring has all of it. ours: those ranks."""
-    first, second = (
-        {
-            (a, b)
-            for a in range(ranks)
-            for b in range(ranks)
-            if {a, b} & ours and sum_passes_down(a, b, tree_parents(ranks, tree)) is not None
-        }
-        for tree in (False, True)
-    )
+    first, second = links_of_trees(ranks, ours)
     alone = any(not around(link, ranks) for link in links)
     return alone and links.keys() in (first, first | second)
 
