@@ -76,6 +76,8 @@ class StepApplied(Message, frozen=True, kw_only=True):
     step: Step
     seconds: float
     digest: str
+    tainted: int = 0
+    """Elements of the parameters that rest on bytes which never came."""
 
 
 class StepLost(Message, frozen=True, kw_only=True):
@@ -87,8 +89,7 @@ class StepLost(Message, frozen=True, kw_only=True):
 
 
 class StepShort(Message, frozen=True, kw_only=True):
-    """`missing_bytes` of `step` never came, of a job followed by its parameters; the rest is
-    applied."""
+    """`missing_bytes` of `step` never came; the rest is applied."""
 
     step: Step
     missing_bytes: int

@@ -15,8 +15,10 @@ static bool is_past(const struct fc_extractor *x, uint64_t step)
 		return true;
 	for (int i = 0; i < FC_GENERATIONS; i++) {
 		const struct fc_generation *g = &x->shard->header->generations[i];
+		const bool given_up =
+			g->state == FC_GENERATION_LOST || g->state == FC_GENERATION_PARTIAL;
 		if (g->state != FC_GENERATION_EMPTY &&
-		    (g->step > step || (g->step == step && g->state == FC_GENERATION_LOST)))
+		    (g->step > step || (g->step == step && given_up)))
 			return true;
 	}
 	return false;

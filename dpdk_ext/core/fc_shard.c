@@ -237,6 +237,11 @@ void fc_shard_lose(struct fc_shard *shard, uint32_t generation)
 	FC_STORE_RELEASE(&shard->header->generations[generation].state, FC_GENERATION_LOST);
 }
 
+void fc_shard_make_partial(struct fc_shard *shard, uint32_t generation)
+{
+	FC_STORE_RELEASE(&shard->header->generations[generation].state, FC_GENERATION_PARTIAL);
+}
+
 void fc_shard_clear(struct fc_shard *shard)
 {
 	for (uint32_t i = 0; i < FC_GENERATIONS; i++)

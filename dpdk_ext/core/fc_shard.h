@@ -11,7 +11,8 @@
  * updater    applied_step, doubted
  *
  * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every unit has arrived
- * and stays until the step is applied. LOST: it will never be complete. A copy with other bytes
+ * and stays until the step is applied. LOST: it will never be complete, and is not applied.
+ * PARTIAL: nor will it, and what came is applied. A copy with other bytes
  * may arrive while a generation is COMPLETE: the updater checks again before it commits the step,
  * and marks the generation as doubted if there was one. Later conflicts are counted until the
  * generation is opened again. The data of an iteration that is no gradient follows the gradient
@@ -25,7 +26,7 @@
 #include "fc_shm.h"
 
 enum {
-	FC_SHARD_VERSION = 4,
+	FC_SHARD_VERSION = 5,
 	FC_GENERATIONS = 2,
 	FC_FRONTIERS = 8192, /* as many as there can be flows */
 };
@@ -35,6 +36,7 @@ enum fc_generation_state {
 	FC_GENERATION_OPEN,
 	FC_GENERATION_COMPLETE,
 	FC_GENERATION_LOST,
+	FC_GENERATION_PARTIAL,
 };
 
 struct fc_generation {
@@ -110,6 +112,8 @@ void fc_shard_undo(struct fc_shard *shard);
 int fc_shard_finish(struct fc_shard *shard, uint32_t generation);
 /* Extractor: the step will never be complete. */
 void fc_shard_lose(struct fc_shard *shard, uint32_t generation);
+/* Extractor: nothing more of the step arrives, and what came is to be applied. */
+void fc_shard_make_partial(struct fc_shard *shard, uint32_t generation);
 /* Extractor: empties all generations and frontiers; what follows belongs to another job. */
 void fc_shard_clear(struct fc_shard *shard);
 /* Updater: `step` and all steps before it are in the replica. */

@@ -230,6 +230,15 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
         return self.rule.computes_steps
 
     @property
+    def per_element(self) -> bool:
+        """Whether what a step makes of one element of the gradient stays with that element: by the
+        rule of each optimizer, without a norm over all, a loss scale that skips whole steps, or
+        code of the user's that rounds."""
+        whole = self.clip_norm is not None or self.scaler is not None or self.rounding is not None
+        own = all(part.rule.per_element for part in self.per_optimizer)
+        return own and not whole and not self.clip_together
+
+    @property
     def kernels(self) -> Implementation:
         """The implementation that the trainer runs: the stated one, or torch's default."""
         return self.implementation or ("loop" if self.device == "cpu" else "foreach")

@@ -40,6 +40,14 @@ from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
 from flowcheck.replica.state_digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
+from flowcheck.replica.taint import (
+    ByteRange,
+    Ranges,
+    TaintedRanges,
+    TaintLog,
+    forget_taint,
+    missing_elements,
+)
 from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
@@ -200,6 +208,7 @@ class Replica(CommittedReplica):
         not summed: before the first step, behind going back, opened without a look at all bytes."""
         self._started: PendingStep | None = None
         self._table: DigestTable | None = None
+        self._taint = TaintLog(state.path)
         state.step_in_progress = Step(0)
 
     @classmethod
@@ -231,6 +240,7 @@ class Replica(CommittedReplica):
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         workers = workers or WorkerThreads()
+        forget_taint(path)
         state = StateFile.create(path, description, first, commit, copies=copies, workers=workers)
         return cls(state, optimizer, workers)
 
@@ -306,27 +316,42 @@ class Replica(CommittedReplica):
         }
 
     def apply(
-        self, step: Step, gradient: FlatValues, used: state_section_names.GradientMask = None
+        self,
+        step: Step,
+        gradient: FlatValues,
+        used: state_section_names.GradientMask = None,
+        missing: Sequence[ByteRange] = (),
     ) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
-        the mean as it was reduced, never written; used: [parameters] bool, those that have one.
+        the mean as it was reduced, never written; used: [parameters] bool, those that have one;
+        missing: byte ranges of it that never came and are zero, whose elements are tainted from
+        this step on. Only for a rule that steps each element by itself.
 
         Raises StateError for any other step (a step that a restarted caller brings again is told
         by `self.step`) and for a gradient of another size; nothing has changed then.
         """
-        self.begin(step, gradient, used).commit()
+        self.begin(step, gradient, used, missing).commit()
 
     def begin(
-        self, step: Step, gradient: FlatValues, used: state_section_names.GradientMask = None
+        self,
+        step: Step,
+        gradient: FlatValues,
+        used: state_section_names.GradientMask = None,
+        missing: Sequence[ByteRange] | Ranges = (),
     ) -> PendingStep:
         """The step after this one, to be made part by part as `apply` makes it whole; another that
-        was begun is given up. Where `applies_early`, `gradient` is read as its parameters are."""
+        was begun is given up. Where `applies_early`, `gradient` is read as its parameters are.
+        missing: as of `apply`, or the elements themselves."""
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(OUT_OF_ORDER(step=state.commit.step, given=step))
         values = gradient_as_stepped(gradient, self.layout, self._executor.inner)
         self._give_up()
         had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
+        lacks = (
+            missing if isinstance(missing, np.ndarray) else missing_elements(self.layout, missing)
+        )
+        assert self.optimizer.per_element or not len(lacks), "the caller asks first"
 
         def begin_in_copy() -> StepInProgress:
             others.append(state.begin())
@@ -334,7 +359,9 @@ class Replica(CommittedReplica):
             return self._executor.begin(step, good, others[0], values, had, used)
 
         def publish(digests: list[bytes]) -> None:
-            state.publish(step, others[0], self._whole(others[0], digests))
+            self._taint.record(step, lacks)  # before anybody can read the step
+            tainted = bool(self._taint.at(step, self.layout))
+            state.publish(step, others[0], self._whole(others[0], digests), tainted=tainted)
             self.tensor_digests, state.step_in_progress = digests, Step(0)
 
         self._started = PendingStep(begin_in_copy, publish)
@@ -346,8 +373,22 @@ class Replica(CommittedReplica):
             self._started = None
             self._open.step_in_progress = Step(0)
 
-    def rebase(self, step: Step, sections: Mapping[str, np.ndarray]) -> None:
-        """The state of another past: it is the only step from now on.
+    @property
+    def tainted(self) -> TaintedRanges:
+        """Elements of `step` that rest on bytes which never came."""
+        return self._taint.at(self.step, self.layout)
+
+    def lacked(self, step: Step) -> Ranges:
+        """Elements that were missing of a step which is made again, or later."""
+        return self._taint.missing_of(step)
+
+    def note_missing(self, step: Step, missing: Sequence[ByteRange]) -> None:
+        """What a step will lack whose gradient is put away until its turn."""
+        self._taint.record(step, missing_elements(self.layout, missing))
+
+    def rebase(self, step: Step, sections: Mapping[str, np.ndarray], *, replays: bool) -> None:
+        """The state of another past: it is the only step from now on, and nothing of it is
+        tainted. replays: the steps behind it are made again, with what they had.
 
         sections: every flat array of a copy by name, as `sections` gives them. Raises StateError
         where they are not this replica's; nothing has changed then.
@@ -364,6 +405,9 @@ class Replica(CommittedReplica):
         digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
         state.publish_new_lineage(step, copy, whole, has_optimizer_state=step > 0)
+        self._taint.heal(step)  # behind it: a kill between leaves what is tainted no more
+        if not replays:
+            self._taint.forget_after(step)
         self.tensor_digests = digests
 
     def go_back(self, step: Step) -> None:
@@ -375,6 +419,7 @@ class Replica(CommittedReplica):
         if step != self.step:
             self._open.go_back(found[-1])
             self.tensor_digests = []
+        self._taint.forget_after(step)
 
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""

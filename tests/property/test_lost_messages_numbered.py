@@ -63,11 +63,14 @@ def test_one_lost_message_costs_its_own_bytes_or_nothing(
     found = played(chain, 32)
     chain.close()
     assert all(gradient == gradient_of(made.truth, step - 1) for step, gradient in found.items())
-    lost = [each for each in chain.heard.messages if isinstance(each, StepLost)]
-    if not lost:
-        assert sorted(found) == list(range(1, JOB.steps + 1))
-    for each in lost:
-        assert sum(stop - start for start, stop in each.missing) == message.wire_bytes
+    assert not chain.heard.of(StepLost)
+    assert sorted({**found, **chain.partial}) == list(range(1, JOB.steps + 1))
+    for step, (gradient, missing) in chain.partial.items():
+        truth, at = gradient_of(made.truth, step - 1), 0
+        for start, stop in (*missing, (len(truth), len(truth))):
+            assert gradient[at:start] == truth[at:start]
+            at = stop
+        assert sum(stop - start for start, stop in missing) == message.wire_bytes
 
 
 def test_of_a_bucket_that_two_connections_carry_nothing_is_lost(tmp_path: Path, shm: Path) -> None:

@@ -16,7 +16,7 @@ from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import TO_APPLY, GradientShard
 from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -57,6 +57,12 @@ def steps_of(truth: Path, capture: str, steps: int) -> dict[int, bytes]:
     }
 
 
+GOES_ON = OptimizerConfig(name="sgd", learning_rate=0.1)
+"""A rule that steps each element by itself: a missing byte costs its element."""
+STOPS = OptimizerConfig(name="sgd", learning_rate=0.1, clip_norm=1.0)
+"""A missing byte may matter everywhere: the replica stays before its step."""
+
+
 class Heard:
     """Links that only remember."""
 
@@ -86,11 +92,13 @@ class Chain:
         joins: bool = False,
         readers: int = 1,
     ) -> None:
-        self.joins = joins
+        self.joins, self.optimizer = joins, GOES_ON
         self.run = RunDir.create(folder / "run", memory)
         self.heard = Heard()
         self.slots = slots
         self.gradients: dict[int, bytes] = {}
+        self.partial: dict[int, tuple[bytes, tuple[tuple[int, int], ...]]] = {}
+        """{step: gradient, and which bytes of it never came}, of those that lack some."""
         self.parts = []
         for number, path in enumerate(captures):
             FrameRing.create(self.run.ring(number), slots=slots, readers=readers).close()
@@ -103,7 +111,7 @@ class Chain:
     def service(self) -> ExtractService:
         config = JobConfig(
             source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
-            optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+            optimizer=self.optimizer,
             ring=RingConfig(slots=self.slots),
             replica=ReplicaConfig(joins=self.joins),
         )
@@ -129,8 +137,13 @@ class Chain:
         with GradientShard.open(self.run.shard) as shard:
             step = shard.applied_iteration + 1
             generation = shard.generation_of(step)
-            if generation is not None and shard.generation_state(generation).name == "COMPLETE":
-                self.gradients[step] = shard.gradient(generation).tobytes()
+            if generation is not None and shard.generation_state(generation) in TO_APPLY:
+                gradient = shard.gradient(generation).tobytes()
+                missing = shard.missing(generation)
+                if missing:
+                    self.partial[step] = gradient, missing
+                else:
+                    self.gradients[step] = gradient
                 shard.apply(step)
 
     def drive(self, service: ExtractService, *frames: int, turns: int = 100000) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import Chain, dealt, played, steps_of
+from support.staged import STOPS, Chain, dealt, played, steps_of
 
 from flowcheck.findings.catalog.lost_steps import FLOWS_WENT_ON, SILENT_MIRROR_POINTS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
@@ -125,6 +125,7 @@ def test_frame_that_no_ring_brings_loses_its_step_and_no_earlier_one(
 ) -> None:
     chain = play(captures / CAPTURE, lambda n, _: None if n == 700 else n & 1)
     whole = right(truth)
+    chain.optimizer = STOPS
     gradients = played(chain)
     [lost, *_] = chain.heard.of(StepLost)
     assert 1 < lost.step < STEPS
@@ -141,6 +142,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
     )
     torn = dealt(captures / CAPTURE, tmp_path / "torn", 1, lambda n, _: None if n == 700 else 0)
     chain = Chain(tmp_path, shm / "memory", [*torn, captures / CAPTURE], 256)
+    chain.optimizer = STOPS
     service = chain.service()
     try:
         while len(chain.gradients) < 2:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import Chain, dealt, played, steps_of
+from support.staged import STOPS, Chain, dealt, played, steps_of
 
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.messages import Drained, ShardReady, StepLost
@@ -123,6 +123,7 @@ def test_one_lost_packet_loses_its_step_with_exact_ranges_and_counting_goes_on(
 ) -> None:
     # A Middle packet of a p2p message: found by size of a frame and distance.
     chain = play(lambda n: n != 700)
+    chain.optimizer = STOPS
     service = chain.service()
     try:
         chain.drive(service)

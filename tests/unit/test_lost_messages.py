@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.staged import Chain, dealt, played
+from support.staged import STOPS, Chain, dealt, played
 
 from flowcheck.findings.catalog.lost_steps import MESSAGES_LOST
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
@@ -16,7 +17,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticTraffic,
     write_pcap,
 )
-from flowcheck.messages import Drained, Note, StepLost
+from flowcheck.messages import Drained, Note, StepLost, StepShort
 
 EVEN = SyntheticJob(shapes=((32, 16), (512,)), steps=8)
 """Every message of a step is as large as every other: none of them tells where it belongs."""
@@ -108,6 +109,7 @@ def test_lost_message_costs_its_step_only_if_it_held_a_result(
     }
     chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1)
     assert gone
+    chain.optimizer = STOPS
     assert played(chain) == dict(enumerate(traffic.gradients[:steps], 1))
     if steps == job.steps:
         assert any(m.finding.is_any_of(MESSAGES_LOST) for m in chain.heard.of(Note))
@@ -124,5 +126,30 @@ def test_whole_step_behind_one_that_stays_short_is_not_waited_for(
         if wire.kind == "data" and wire.sender == 0 and wire.message == 28
     }
     chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1)
+    chain.optimizer = STOPS
     assert played(chain) == dict(enumerate(traffic.gradients[:6], 1))
     assert {m.step for m in chain.heard.of(StepLost)} == {7}
+
+
+def test_a_step_that_lacks_a_result_is_handed_on_without_it(play: Callable[..., Chain]) -> None:
+    """A rule that steps each element by itself takes all else of it, and the steps behind."""
+    traffic = SyntheticRun(UNEVEN).generate()
+    gone = [
+        n
+        for n, wire in enumerate(traffic.frames)
+        if wire.kind == "data" and wire.sender == 0 and wire.message == 28
+    ]
+    chain = play(traffic.frames, lambda n, _: None if n == gone[0] else 0, 1)
+    whole = dict(enumerate(traffic.gradients, 1))
+    assert played(chain) == {step: own for step, own in whole.items() if step != 7}
+    [(step, (gradient, missing))] = chain.partial.items()
+    assert step == 7 and chain.heard.of(StepLost) == []
+    kept = np.ones(len(gradient), np.bool_)
+    for start, stop in missing:
+        kept[start:stop] = False
+        assert not any(gradient[start:stop])
+    own, truth = (np.frombuffer(data, np.uint8)[kept] for data in (gradient, whole[7]))
+    assert np.array_equal(own, truth)
+    assert 0 < sum(stop - start for start, stop in missing) < len(gradient)
+    [short] = chain.heard.of(StepShort)
+    assert (short.step, short.missing_bytes) == (7, np.count_nonzero(~kept))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.refused_as import refused_as
 
+from flowcheck._core import lib
 from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.findings.catalog.restored_state import EARLIER_OPTIMIZER_STATE, ROUNDED
 from flowcheck.findings.catalog.unloadable_checkpoints import NO_OPTIMIZER_STATE
@@ -143,7 +144,7 @@ def shard_of(folder: Path, missing: tuple[int, int] | None, conflict: int) -> Gr
     header.conflict_bytes = conflict
     lacks = [] if missing is None else [missing]
     shard.missing = lambda _: tuple(lacks)  # type: ignore[method-assign]
-    shard.mark_lost(0)
+    lib.fc_shard_make_partial(shard.handle, 0)
     return shard
 
 
@@ -155,12 +156,13 @@ def test_what_lacks_something_or_came_in_two_ways_is_not_taken(
     tmp_path: Path, missing: tuple[int, int] | None, conflict: int, came: list[bool]
 ) -> None:
     shard = shard_of(tmp_path, missing, conflict)
-    source = ShardSource(shard, takes_lost=True)
+    source = ShardSource(shard)
     arrived = source.arrived(source.next_iteration)
     assert arrived is not None and arrived.certain()
     units = flat_units([32, 32], 2, "float32")
     values, used = gathered_parameters(units, arrived.data, arrived.unbelieved)
     assert values.tobytes() == bytes(range(64)) and used.tolist() == came
-    assert ShardSource(shard).ended and not source.ended
-    assert ShardSource(shard).arrived(source.next_iteration) is None
+    assert not source.ended
+    shard.mark_lost(0)
+    assert source.ended and source.arrived(source.next_iteration) is None
     shard.close()

@@ -184,6 +184,20 @@ STEP_SHORT = Entry(
     "step {step}: {bytes:,} bytes of it never came, and units with missing bytes keep their "
     "parameters of the step before: {reason}",
 )
+LOST_AS_PLANNED = Entry(
+    "assumed.lost_as_planned",
+    "messages that were lost whole were those that the job sends there in every iteration: "
+    "sizes of what came behind contradict any other, and nothing else could",
+)
+STEP_TAINTED = Entry(
+    "loss.step_tainted",
+    "step {step}: {bytes:,} bytes of it never came; it is applied without them, and the elements "
+    "they are of are tainted from here on, all others exact: {reason}",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that the trainer writes from this "
+    "step on makes all elements exact again; until then `flowcheck restore{this_run!o}` gives the "
+    "newest exact step. `flowcheck doctor` finds where frames are lost.",
+)
 STEP_GIVEN_UP_AT_END = Entry(
     "loss.step_given_up_at_end",
     "step {step} was in flight when its job ended, and is given up",

@@ -111,6 +111,14 @@ BYTES_CHANGED = Entry(
     cause=_FILE_CHANGED,
     remedy=_GIVE_BASE,
 )
+TAINT_UNREADABLE = Entry(
+    "replica.taint_unreadable",
+    "{path} says which elements of the replica lack a byte of a step, and cannot be read: {error}",
+    cause=_FILE_CHANGED,
+    remedy="None of the replica's steps can be called exact: give the trainer's newest checkpoint "
+    "with `flowcheck base FILE{this_run!o}` after removing the file; test the memory of this "
+    "machine.",
+)
 OVERWRITTEN = Entry(
     "replica.overwritten",
     "{path}: step {step} was overwritten while it was read, because other readers hold "

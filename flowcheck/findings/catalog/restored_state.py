@@ -26,6 +26,15 @@ ROUNDED = Entry(
 EARLIER_PARAMETERS = Entry(
     "resume.earlier_parameters", "{parameters} parameters are of earlier steps"
 )
+TAINTED_ELEMENTS = Entry(
+    "resume.tainted",
+    "{elements:,} of {all:,} elements ({percent:g} %) rest on bytes that no mirror brought, since "
+    "step {since}, in {parameters}; all others are exact",
+    cause="Packets of these elements' gradients were lost in a step of which the replica applied "
+    "the rest.",
+    remedy="`flowcheck base FILE{this_run!o}` with the trainer's newest checkpoint makes all "
+    "elements exact again.",
+)
 BUFFERS_OF_STEP = Entry("resume.buffers_of_step", "{buffers} buffers are of step {step}")
 TEMPLATE_BUFFERS = Entry(
     "resume.template_buffers",

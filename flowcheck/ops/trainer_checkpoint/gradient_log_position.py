@@ -55,7 +55,7 @@ class _TrialReplica:
     ) -> bool:
         """Whether these gradients, applied in order to a state, lead to the checkpoint's state."""
         step, sections = base
-        self._replica.rebase(step, sections)
+        self._replica.rebase(step, sections, replays=False)
         for at, whole in enumerate(gradients, step + 1):
             gradient, used = self._map.split(whole)
             self._replica.apply(Step(at), gradient, used)

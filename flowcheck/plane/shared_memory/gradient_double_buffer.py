@@ -24,8 +24,11 @@ class GenerationState(IntEnum):
     OPEN = lib.FC_GENERATION_OPEN
     COMPLETE = lib.FC_GENERATION_COMPLETE
     LOST = lib.FC_GENERATION_LOST
+    PARTIAL = lib.FC_GENERATION_PARTIAL
 
 
+TO_APPLY = frozenset((GenerationState.COMPLETE, GenerationState.PARTIAL))
+"""States of what the updater applies."""
 GENERATIONS = int(lib.FC_GENERATIONS)
 
 
@@ -162,8 +165,21 @@ class GradientShard(Closeable):
         return bool(lib.fc_shard_finish(self.handle, generation))
 
     def mark_lost(self, generation: int) -> None:
-        """Says that the generation's iteration will never be whole."""
+        """Says that the generation's iteration will never be whole, and is not applied."""
         lib.fc_shard_lose(self.handle, generation)
+
+    def mark_partial(self, generation: int) -> None:
+        """Says that nothing more of the iteration comes, and that what came of it is applied.
+        What is missing is zero from now on."""
+        self.with_zeros(generation)
+        lib.fc_shard_make_partial(self.handle, generation)
+
+    def with_zeros(self, generation: int) -> NDArray[np.uint8]:
+        """The gradient of an OPEN generation, zero where nothing came by now."""
+        gradient = self.gradient(generation)
+        for start, stop in self._missing(generation):
+            gradient[start:stop] = 0
+        return gradient
 
     def clear(self) -> None:
         """Forgets every generation and frontier: what follows is of another job."""

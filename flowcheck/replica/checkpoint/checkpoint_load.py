@@ -219,6 +219,7 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
         kept.parameters,
         kept.states,
         {name: step for name, step in manifest.older.items() if name in kept.parameters},
+        manifest.tainted,
         kept.more,
         kept.frozen_and_buffers,
     )
@@ -301,6 +302,7 @@ def trainer_state_as_saved(
         average_updates=taken.optional_state.average_updates,
         optimizer_steps=taken.step - taken.optional_state.skipped,
         older=taken.older,
+        tainted=taken.tainted,
         frozen_and_buffers=taken.frozen_and_buffers,
         assumed=assumed,
     )

@@ -126,6 +126,7 @@ def write(step: TrainerState, folder: Path, layout: Layout) -> Manifest:
             torch_version=str(torch.__version__),
             kind=kind_of(step),
             older=step.older | step.frozen_and_buffers.older(step.step),
+            tainted=step.tainted,
             files=sums.files(),
             tensors=sums.tensors(),
             evidence=step.evidence,
@@ -205,4 +206,5 @@ def _in_place(replica: Replica) -> Snapshot:
         replica.optimizer,
         dict(replica.sections()),
         read_frozen_and_buffers(replica.path, replica.step),
+        replica.tainted,
     )

@@ -39,8 +39,9 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_digest import state_digest, tensor_digests
-from flowcheck.replica.state_file.concurrent_reader import ATTEMPTS, pin_step, read_copy
+from flowcheck.replica.state_file.concurrent_reader import ATTEMPTS, pin_step
 from flowcheck.replica.state_file.file_header import Commit, Description
+from flowcheck.replica.taint import TaintedRanges, read_taint
 from flowcheck.step_numbers import Step
 
 
@@ -79,6 +80,8 @@ class Snapshot:
     states: tuple[dict[str, Any], ...]
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
+    tainted: TaintedRanges = field(default_factory=dict)
+    """Elements that rest on bytes which never came."""
     optional_state: OptionalState = field(default_factory=OptionalState)
     """What not every job has."""
     frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
@@ -97,11 +100,17 @@ def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = No
     settings, does not hold the step, or never held still for as long as a copy takes.
     """
     for _ in range(ATTEMPTS):
-        commit, description, sections = read_copy(path, step)
+        with pin_step(path, step) as held:
+            commit, description = held.commit, held.description
+            sections = {name: array.copy() for name, array in held.sections.items()}
+            tainted = read_taint(path, commit, description.layout)
+            # Where another state was given meanwhile, the taint may be of that one.
+            if not held.is_unchanged:
+                continue
         _check_made_with(path, commit, optimizer)
         if _has_its_digest(commit, description, sections):
             auxiliary = read_frozen_and_buffers(path, commit.step)
-            return _assembled(commit, description, optimizer, sections, auxiliary)
+            return _assembled(commit, description, optimizer, sections, auxiliary, tainted)
     raise StateError(COPY_NOT_HELD(path=path, reads=ATTEMPTS))
 
 
@@ -122,9 +131,9 @@ def hold_snapshot(
             if not _has_its_digest(found.commit, found.description, found.sections):
                 raise StateError(DIGEST_DIFFERS(path=path, step=found.commit.step))
             auxiliary = read_frozen_and_buffers(path, found.commit.step)
-            yield snapshot_in_place(
-                found.commit, found.description, optimizer, found.sections, auxiliary
-            )
+            tainted = read_taint(path, found.commit, found.description.layout)
+            held = found.commit, found.description, optimizer, found.sections
+            yield snapshot_in_place(*held, auxiliary, tainted)
             if not found.is_unchanged:
                 raise StateError(OVERWRITTEN(path=path, step=found.commit.step))
             return
@@ -148,13 +157,14 @@ def snapshot_in_place(
     description: Description,
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
-    frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS,
+    frozen_and_buffers: FrozenAndBuffers,
+    tainted: TaintedRanges,
 ) -> Snapshot:
     """A step over the memory it lies in, not to be written."""
     with warnings.catch_warnings():
         # torch has no tensors that cannot be written, and says so of each.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _assembled(commit, description, optimizer, sections, frozen_and_buffers)
+        return _assembled(commit, description, optimizer, sections, frozen_and_buffers, tainted)
 
 
 def _assembled(
@@ -163,6 +173,7 @@ def _assembled(
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
     frozen_and_buffers: FrozenAndBuffers,
+    tainted: TaintedRanges,
 ) -> Snapshot:
     layout = description.layout
     held = has_state_mask(description, sections, stepped=commit.has_optimizer_state)
@@ -191,7 +202,15 @@ def _assembled(
         scaler={name: float(number) for name, number in numbers},
     )
     left = parameters_of_other_steps(optimizer, layout, sections, commit.step)
-    digest = commit.digest.hex()
     return Snapshot(
-        commit.step, digest, layout, optimizer, parameters, states, left, more, frozen_and_buffers
+        commit.step,
+        commit.digest.hex(),
+        layout,
+        optimizer,
+        parameters,
+        states,
+        left,
+        tainted,
+        more,
+        frozen_and_buffers,
     )

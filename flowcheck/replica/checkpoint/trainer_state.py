@@ -20,6 +20,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_class import IMPLEMENTATION_FLAGS
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
+from flowcheck.replica.taint import TaintedRanges
 from flowcheck.step_numbers import Step
 
 
@@ -91,6 +92,8 @@ class TrainerState:
     """Steps of the optimizer alone: what its own counters show."""
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
+    tainted: TaintedRanges = field(default_factory=dict)
+    """Elements of parameters and of their optimizer state that rest on bytes which never came."""
     frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
     """The rest of the module, where it is stated."""
     evidence: tuple[Finding, ...] = ()
@@ -137,6 +140,7 @@ def trainer_state(
         average_updates=more.average_updates,
         optimizer_steps=snapshot.step - more.skipped,
         older=snapshot.older,
+        tainted=snapshot.tainted,
         frozen_and_buffers=snapshot.frozen_and_buffers,
         evidence=evidence,
         assumed=assumed,

@@ -47,6 +47,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
 from flowcheck.replica.optimizer.user_code_trust import with_untrusted_code
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.taint import TaintedRanges
 from flowcheck.replica.user_code import plain_text
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import step_number
@@ -119,6 +120,9 @@ class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     kind: CheckpointKind = CheckpointKind.FULL
     older: dict[str, int] = {}
     """{parameter: its step}, for parameters that are from an earlier step than `step`."""
+    tainted: TaintedRanges = {}
+    """{parameter: [[start, stop, since]]}: elements [start, stop) in memory order, of the parameter
+    and of its optimizer state, that rest on bytes which no mirror brought, from step `since` on."""
     layout: Layout | None = None
     """Layout of the parameters; only in FlowCheck's own format."""
     optimizer: OptimizerConfig | None = None

@@ -72,6 +72,7 @@ _SEQUENCE_BITS = 40
 """Of the head: a million million steps. The bits above them are the past's, changed by hand."""
 _SLOTS_OFFSET = 256
 _SLOT = struct.Struct("<QQHHI16s16s")
+_HAS_STATE, _TAINTED = 1, 2  # flags of a slot
 _SLOT_BYTES = 64  # with the checksum, in a cache line of its own
 READ_ATTEMPTS = 1000
 """Looks at the slots, before they are said never to hold still: one takes microseconds, in which no
@@ -147,6 +148,8 @@ class Commit:
     """16 bytes that stand for the optimizer's configuration."""
     lineage: int = 0
     """Which one it is of: another one begins where another state takes the place of all steps."""
+    tainted: bool = False
+    """Elements of it rest on bytes that never came; the file beside (taint.py) has which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +255,7 @@ def write_commit(memory: mmap.mmap, commit: Commit) -> None:
         commit.sequence,
         commit.step,
         commit.copy,
-        commit.has_optimizer_state,
+        _HAS_STATE * commit.has_optimizer_state | _TAINTED * commit.tainted,
         commit.lineage,
         commit.digest,
         commit.fingerprint,
@@ -308,10 +311,11 @@ def _slot_in(slots: bytes, copy: int) -> Commit | None:
     offset = copy * _SLOT_BYTES
     raw = slots[offset : offset + _SLOT.size]
     (stored,) = _CHECKSUM.unpack_from(slots, offset + _SLOT.size)
-    sequence, step, of_copy, has_state, past, digest, fingerprint = _SLOT.unpack(raw)
+    sequence, step, of_copy, flags, past, digest, fingerprint = _SLOT.unpack(raw)
     if sequence == 0 or of_copy != copy or stored != xxhash.xxh3_64_intdigest(raw):
         return None
-    return Commit(sequence, step, copy, bool(has_state), digest, fingerprint, past)
+    has_state, tainted = bool(flags & _HAS_STATE), bool(flags & _TAINTED)
+    return Commit(sequence, step, copy, has_state, digest, fingerprint, past, tainted)
 
 
 assert _SLOT.size + _CHECKSUM.size <= _SLOT_BYTES

@@ -206,11 +206,9 @@ class StateFile:
         others = (c for c in range(self.copies) if c != self.commit.copy)
         return sorted(others, key=lambda c: held.get(c, 0))
 
-    def publish(
-        self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool = True
-    ) -> None:
-        """The one store that makes `copy` the replica at `step`."""
-        self._commit(step, copy, digest, has_optimizer_state, self.commit.lineage)
+    def publish(self, step: Step, copy: int, digest: bytes, *, tainted: bool = False) -> None:
+        """The one store that makes `copy` the replica at `step`. tainted: as of `Commit`."""
+        self._commit(step, copy, digest, True, self.commit.lineage, tainted)
 
     def publish_new_lineage(
         self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool
@@ -225,10 +223,18 @@ class StateFile:
         self.commit = version
         self._clear_others()
 
-    def _commit(self, step: Step, copy: int, digest: bytes, has_state: bool, past: int) -> None:
+    def _commit(
+        self,
+        step: Step,
+        copy: int,
+        digest: bytes,
+        has_state: bool,
+        past: int,
+        tainted: bool = False,
+    ) -> None:
         self._given += 1
         own = self.commit.fingerprint
-        commit = Commit(self._given, step, copy, has_state, digest, own, past)
+        commit = Commit(self._given, step, copy, has_state, digest, own, past, tainted)
         write_commit(self._map, commit)
         self.commit = commit
 

@@ -9,16 +9,21 @@ from flowcheck.findings.catalog.lost_steps import (
     APPLIED_IN_DOUBT,
     CAPTURE_ENDED,
     COPIES_DIFFER,
+    FLOWS_WENT_ON,
+    FLOWS_WENT_ON_AFTER_OVERRUN,
+    LOST_AS_PLANNED,
     NOT_GATHERED,
     PAUSES_UNBROKEN,
+    SILENT_MIRROR_POINTS,
     STAGING_FULL,
     STEP_GIVEN_UP_AT_END,
     STEP_LOST,
     STEP_LOST_JOINS_AGAIN,
     STEP_SHORT,
+    STEP_TAINTED,
     STEP_WAS_LOST,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.messages import (
     JobLearned,
     Note,
@@ -36,6 +41,7 @@ from flowcheck.stages.extraction.job_restart import JobRestart
 from flowcheck.stages.extraction.shard_generations import IncompleteIteration, ShardGenerations
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
 from flowcheck.stages.staged_messages.staging_space import (
@@ -48,6 +54,9 @@ from flowcheck.stages.staged_messages.staging_space import (
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+WENT_ON = FLOWS_WENT_ON, FLOWS_WENT_ON_AFTER_OVERRUN, SILENT_MIRROR_POINTS
+"""Why nothing more of an iteration comes: every flow is two beyond it."""
 
 
 class ActiveJob:
@@ -63,13 +72,15 @@ class ActiveJob:
         *,
         each: int,
         fresh: bool,
+        taints: bool = False,
         joins: bool = False,
         several: bool = False,
     ) -> None:
         """Installs the job's plans; all of it may have been done before a kill.
 
         each: all-reduced backward passes per step of the trainer; fresh: the job was learned just
-        now; joins: it may be joined again after a lost step; several: other extractors follow other
+        now; taints: its optimizer steps each element by itself; joins: it may be joined again after
+        a lost step; several: other extractors follow other
         jobs on the same ports.
         """
         self._each, self._several = each, several
@@ -83,9 +94,12 @@ class ActiveJob:
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
         scrutiny = GradientCheck(job, each, run.replica)
-        self.generations = ShardGenerations(
-            shard, scrutiny.problem, takes_lost=self._alone, doubtful=self._tell_doubtful
-        )
+        self._taints = taints
+        """Its optimizer steps each element by itself: a byte that never comes costs its element."""
+        self._used = UnusedParameterMap(job, each)
+        self._inferred = not fresh
+        """Numbers of messages were told by the plan, or may have been in a life before."""
+        self.generations = ShardGenerations(shard, scrutiny.problem, doubtful=self._tell_doubtful)
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = InstalledPlans(
@@ -179,6 +193,7 @@ class ActiveJob:
         """Passes missing messages where sizes prove that they were as planned. Returns how much was
         done."""
         passed = self.planned.pass_lost_messages_as_planned(self._reassembly.numbers)
+        self._inferred = self._inferred or bool(passed)
         for found in passed:
             self._note(found)
         return len(passed) + self.assign_staged() if passed else 0
@@ -229,7 +244,8 @@ class ActiveJob:
         `limit_bytes`. Returns how many."""
         done = self._reassembly.deliver_orphans(self._extractors)
         self._reassembly.number(self._extractors)
-        self._reassembly.number_behind_gaps(self._extractors, self.planned.plans)
+        told = self._reassembly.number_behind_gaps(self._extractors, self.planned.plans)
+        self._inferred = self._inferred or told > 0
         placed, self._more_staged = place_staged_bytes(
             self._extractors, self._reassembly.numbers, limit_bytes
         )
@@ -246,22 +262,21 @@ class ActiveJob:
 
     def _lose(self, short: IncompleteIteration, why: Finding) -> int:
         """Declares a step lost: the replica stops before it, while capture and counting continue.
-        In sharded training a loss costs only the lost parameters."""
+        In sharded training a loss costs only the lost parameters; by a rule that steps each element
+        by itself only the elements."""
         shard, in_flight = self.generations.shard, why.is_any_of(CAPTURE_ENDED)
-        missing, why = self.generations.missing(short, why)
+        if self._may_be_partial(short, why):
+            if self._inferred:
+                add_assumption(self._run, LOST_AS_PLANNED())
+            return self._go_on_without(short, why, STEP_TAINTED)
         broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
+        if self._alone and not broken:
+            return self._go_on_without(short, why, STEP_SHORT)
+        missing, why = self.generations.missing(short, why)
         if not self._stopped:
             shard.mark_lost(short.generation)
         named = self._name(short.iteration)
-        if self._alone and not broken:
-            absent = sum(b - a for a, b in missing)
-            self._note(STEP_SHORT(step=named, bytes=absent, reason=why))
-            self._links.report(StepShort(step=named, missing_bytes=absent, why=why))
-            self._links.send(
-                "update", ShardReady(iteration=short.iteration, generation=short.generation)
-            )
-            return 1 + self.assign_staged()
         self.why = STEP_LOST(step=named, reason=why)
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
@@ -274,6 +289,41 @@ class ActiveJob:
             self.planned.ignore_planned()
         self.assign_staged()
         return 1
+
+    def _may_be_partial(self, short: IncompleteIteration, why: Finding) -> bool:
+        """Whether an iteration of gradients is applied as far as it came: nothing of it may still
+        come, and all that came is in its place."""
+        shard, known = self.generations.shard, incarnation_of(self._run)
+        if self._alone or not self._taints or known.step is None or known.base is not None:
+            return False
+        if short.lost or short.doubted or short.conflict_bytes or not short.covered_bytes:
+            return False
+        if self._broken is not None or short.iteration in self.generations.refused:
+            return False
+        # A whole iteration behind it: what it lacks was lost, and is not under way.
+        later = shard.generation_of(Iteration(short.iteration + 1))
+        behind = later is not None and shard.covered_bytes(later) == shard.gradient_bytes
+        if not behind and not why.is_any_of(*WENT_ON):
+            return False
+        if self.planned.placement_unsure(self._reassembly.numbers):
+            return False
+        missing = shard.missing(short.generation)
+        # Who has a gradient at all stands behind the gradients.
+        if not missing or missing[-1][1] > self._used.gradient_bytes:
+            return False
+        return self.generations.problem_of_partial(short.generation) is None
+
+    def _go_on_without(self, short: IncompleteIteration, why: Finding, said: Entry) -> int:
+        """Hands an iteration to the updater as far as it came. said: how the operator is told."""
+        shard, named = self.generations.shard, self._name(short.iteration)
+        absent = sum(stop - start for start, stop in shard.missing(short.generation))
+        shard.mark_partial(short.generation)
+        self._note(said(step=named, bytes=absent, reason=why))
+        self._links.report(StepShort(step=named, missing_bytes=absent, why=why))
+        self._links.send(
+            "update", ShardReady(iteration=short.iteration, generation=short.generation)
+        )
+        return 1 + self.assign_staged()
 
     def end(self) -> tuple[int, int | None]:
         """Settles every step once every frame is extracted. Returns (how much was done, the last

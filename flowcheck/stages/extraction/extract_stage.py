@@ -123,13 +123,15 @@ class ExtractService:
         shard, job = open_or_create_shard(self._run, job, shard)
         for extractor in self._extractors:
             extractor.use_shard(shard)
+        optimizer = optimizer_of(job, self._config)
         self._followed = ActiveJob(
             self._run,
             job,
             self._extractors,
             shard,
             self._links,
-            each=optimizer_of(job, self._config).synced_backwards,
+            each=optimizer.synced_backwards,
+            taints=optimizer.per_element,
             fresh=fresh,
             joins=may_join_midstream(self._config) and job.kind is FollowedData.GRADIENTS,
             several=self._config.several,

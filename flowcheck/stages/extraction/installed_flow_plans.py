@@ -17,7 +17,7 @@ from flowcheck.plane.extraction.flow_plan_install import (
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.shared_memory.flow_table import flow_key
-from flowcheck.stages.extraction.lost_messages import pass_lost_messages
+from flowcheck.stages.extraction.lost_messages import pass_lost_messages, waits_behind_gap
 from flowcheck.stages.extraction.plan_deviation_resolver import DeviationResolver
 from flowcheck.stages.extraction.step_give_up_rule import FlowProgress
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -203,6 +203,14 @@ class InstalledPlans:
             if len(begins) and np.any(flows["last_message"][followed] > begins.min()):
                 return True
         return False
+
+    def placement_unsure(self, numbers: Mapping[tuple[FlowKey, int], int]) -> bool:
+        """Whether a flow has left its plan, or messages wait behind a gap of which nothing tells
+        what lay in it."""
+        for extractor in self._extractors:
+            if bool(np.any(extractor.staging.plans()["state"] == PLAN_SUSPENDED)):
+                return True
+        return waits_behind_gap(self._extractors, self._plans, numbers)
 
     def pass_lost_messages_as_planned(
         self, numbers: Mapping[tuple[FlowKey, int], int]

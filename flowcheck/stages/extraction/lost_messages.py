@@ -52,6 +52,20 @@ def pass_lost_messages(
     return said
 
 
+def waits_behind_gap(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> bool:
+    """Whether messages wait behind a gap that was not passed, or have no number."""
+    found, unknown = _by_connection(extractors, plans, numbers)
+    for extractor, index, _, waiting in found.values():
+        frontier = extractor.frontier(index)
+        if frontier not in waiting and any(number > frontier for number in waiting):
+            return True
+    return bool(unknown)
+
+
 def _waiting(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
@@ -59,6 +73,16 @@ def _waiting(
 ) -> list[_Behind]:
     """Connections with staged messages, without those where a message's number is unknown, as that
     message may lie in the gap."""
+    found, unknown = _by_connection(extractors, plans, numbers)
+    return [behind for connection, behind in found.items() if connection not in unknown]
+
+
+def _by_connection(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> tuple[dict[int, _Behind], set[int]]:
+    """({connection: its staged messages}, connections of which a message's number is unknown)."""
     found: dict[int, _Behind] = {}
     unknown: set[int] = set()
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
@@ -79,7 +103,7 @@ def _waiting(
                 own = sizes[plan.connection]
                 own[number] = int(m.length_bytes)
                 found[plan.connection] = (extractor, int(m.flow), plan, own)
-    return [behind for connection, behind in found.items() if connection not in unknown]
+    return found, unknown
 
 
 def _only_here(

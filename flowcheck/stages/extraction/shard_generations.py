@@ -12,6 +12,7 @@ from flowcheck.findings.catalog.lost_steps import FIRST_MISSING_RANGES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
+    TO_APPLY,
     GenerationState,
     GradientShard,
 )
@@ -46,19 +47,12 @@ class ShardGenerations:
         shard: GradientShard,
         problem: Callable[[NDArray[np.uint8]], Finding | None] = _none,
         *,
-        takes_lost: bool = False,
         doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
     ) -> None:
-        """problem: why the bytes of a complete iteration must not be applied; None: they may.
-        takes_lost: the replica applies what arrived of a lost iteration, and goes on. doubtful:
+        """problem: why the bytes of an iteration must not be applied; None: they may. doubtful:
         called for each iteration that was applied before differing copies of it arrived, with how
         many bytes differ; called before its generation is opened again."""
         self.shard = shard
-        self._done = (
-            {GenerationState.COMPLETE, GenerationState.LOST}
-            if takes_lost
-            else {GenerationState.COMPLETE}
-        )
         self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
         self._problem = problem
@@ -121,7 +115,7 @@ class ShardGenerations:
     def _over(self, generation: int) -> bool:
         """Whether the updater applies the generation, or has applied it."""
         state = self.shard.generation_state(generation)
-        return state in self._done and (
+        return state in TO_APPLY and (
             state != GenerationState.COMPLETE or not self.shard.is_conflicting(generation)
         )
 
@@ -149,6 +143,10 @@ class ShardGenerations:
                 self.refused[iteration] = why
                 return False
         return shard.finish(generation)
+
+    def problem_of_partial(self, generation: int) -> Finding | None:
+        """Why what came of an iteration must not be applied, with zeros where nothing came."""
+        return self._problem(self.shard.with_zeros(generation))
 
     @property
     def waiting(self) -> bool:

@@ -158,7 +158,7 @@ class AnchorReplay:
         refused."""
         step, source = request.step, request.source
         try:
-            replica.rebase(step, read_sections(self._run, request))
+            replica.rebase(step, read_sections(self._run, request), replays=True)
         except StateError as error:
             return None, error.finding
         records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")

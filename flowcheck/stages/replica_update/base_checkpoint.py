@@ -62,7 +62,7 @@ class BaseWait:
         """Makes the base the replica's only step. Returns the incarnation from now on, and a
         finding for the operator. Raises StateError where the base does not fit the replica."""
         step, after = request.step, request.after
-        replica.rebase(step, sections)
+        replica.rebase(step, sections, replays=False)
         audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         known = incarnation_of(self._run)
         followed = msgspec.structs.replace(known, step=step - after, base=step, audits=audits)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcheck.replica.model_replica import PendingStep, Replica
+from flowcheck.replica.taint import Ranges
 from flowcheck.stages.job_state.unused_parameters import UsedMask
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     Opening,
@@ -137,17 +138,18 @@ class EarlyStep:
         gradient: np.ndarray,
         used: UsedMask,
         certain: Callable[[], bool] = lambda: True,
+        missing: Sequence[Range] | Ranges = (),
     ) -> bool:
         """Makes `step` the replica's step. Continues what was begun with these very bytes, else
         does all of it now. Returns whether the step was made. certain: as PendingStep.commit takes
-        it. Raises as `Replica.apply`."""
+        it; missing: as `Replica.begin` takes it. Raises as `Replica.apply`."""
         b, self._begun, self._seen = self._begun, None, None
         coverage = self._coverage
         if b is not None and coverage is not None and used is None and b.step == step:
             same = gradient.ctypes.data == b.gradient.ctypes.data
             if b.started.open and same and coverage.is_whole(b.opening):
                 return b.started.commit(certain)
-        return self._replica.begin(step, gradient, used).commit(certain)
+        return self._replica.begin(step, gradient, used, missing).commit(certain)
 
     def _give_up(self) -> None:
         if self._begun is not None:

@@ -26,6 +26,7 @@ from flowcheck.replica.optimizer.state_sections import named_tensors
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
 from flowcheck.replica.state_digest import sha256
 from flowcheck.replica.state_file.digest_log import DigestLog
+from flowcheck.replica.taint import tainted_elements
 from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -49,6 +50,8 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     states_sha256: dict[str, str] = {}
     """{torch's name: SHA-256} of each optimizer state after the step, flat in registration
     order."""
+    tainted_elements: int = 0
+    """Elements of the parameters that rest on bytes which never came."""
     older: dict[str, int] = {}
     """Sharded training: {parameter that did not come with the step: step that its value is of}."""
 
@@ -83,6 +86,8 @@ class StepLog:
         states: dict[str, str] = {}
         if self._digests:
             placed = not replica.optimizer.computes_steps
+            # Of a step without all of its bytes nobody has this gradient.
+            placed = placed or bool(len(replica.lacked(replica.step)))
             told = None if gradient is None or placed else sha256(gradient)
             parameters = sha256(replica.layout.registration_order(replica.parameters()))
             states = _states(replica)
@@ -94,6 +99,7 @@ class StepLog:
             gradient_sha256=told,
             parameters_sha256=parameters,
             states_sha256=states,
+            tainted_elements=tainted_elements(replica.tainted),
             older=parameters_of_other_steps(
                 replica.optimizer, replica.layout, replica.sections(), replica.step
             ),

@@ -10,7 +10,7 @@ derives the state from the facts, and writes it to the lifecycle record.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +23,7 @@ from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
+from flowcheck.replica.taint import Ranges, tainted_elements
 from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
 from flowcheck.stages.job_state.given_checkpoint_request import (
@@ -63,6 +64,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.traffic.observed_messages import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ class UpdateService:
             return self._look_at_successor(o) or o.ahead.apply_available(step, iteration)
         applied: float | None = 0.0
         if step is not None:
-            applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain)
+            missing = arrived.unbelieved if o.placing is None else ()
+            applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain, missing)
             if arrived.doubted or (applied is None and not self._grad_norms.peer_gone):
                 return 0
             if applied is None:
@@ -255,9 +258,11 @@ class UpdateService:
         gradient: np.ndarray,
         used: UsedMask,
         certain: Callable[[], bool] = lambda: True,
+        missing: Sequence[Range] | Ranges = (),
     ) -> float | None:
         """Applies a step and records it. Returns the seconds it took. None: it waits for another
-        ring, or `certain` said at the very end that the gradient is not to be used."""
+        ring, or `certain` said at the very end that the gradient is not to be used. missing: as
+        `Replica.begin` takes it."""
         began = time.perf_counter()
         own = self._grad_norms.clipped(o.replica.layout, step, gradient, used)
         if own is None:
@@ -266,7 +271,7 @@ class UpdateService:
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_first_unused_step(self._run.first_unused_step, step)
         self._scales.before_step(o.replica)
-        if not o.ahead.finish(step, own, used, certain):
+        if not o.ahead.finish(step, own, used, certain, missing):
             return None
         self._scales.after_step(o.replica, own)
         seconds = time.perf_counter() - began
@@ -277,6 +282,8 @@ class UpdateService:
         """Logs complete iterations. Once the base is there, applies logged ones before more are
         logged."""
         at = o.iteration(followed, self._each)
+        if arrived is not None and arrived.unbelieved:
+            arrived = None  # a log knows only whole ones, and the extractor makes no other here
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (arrived.iteration - followed.iterations) % self._each == 0:
                 any_base = followed.step is None and o.map.joined
@@ -319,11 +326,14 @@ class UpdateService:
         """Replays a step after one that a trainer checkpoint replaced. New iterations are kept
         until it is their turn, so that their source does not wait. arrived: the next iteration,
         where it is complete."""
-        if arrived is not None and o.anchors.keep_gradient(
-            o.replica, arrived.iteration, arrived.data
-        ):
-            o.source.release(arrived.iteration)
-        if self._step(o, step, *o.map.split(gradient)) is not None:
+        if arrived is not None:
+            ends = self._followed.step_of(arrived.iteration, self._each)
+            if arrived.unbelieved and ends is not None:
+                o.replica.note_missing(ends, arrived.unbelieved)
+            if o.anchors.keep_gradient(o.replica, arrived.iteration, arrived.data):
+                o.source.release(arrived.iteration)
+        lacked = o.replica.lacked(step)
+        if self._step(o, step, *o.map.split(gradient), missing=lacked) is not None:
             self._tell(o, 0.0)
         return 1
 
@@ -339,7 +349,10 @@ class UpdateService:
         return 1
 
     def _tell(self, o: UpdaterState, seconds: float) -> None:
-        message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
+        tainted = tainted_elements(o.replica.tainted)
+        message = StepApplied(
+            step=o.replica.step, seconds=seconds, digest=o.replica.digest, tainted=tainted
+        )
         if self._extracts:
             self._links.send("extract", message)
         self._links.report(message)

@@ -97,13 +97,14 @@ class CrossRingReassembly:
 
     def number_behind_gaps(
         self, extractors: Sequence[Extractor], plans: Mapping[FlowKey, FlowPlan]
-    ) -> None:
+    ) -> int:
         """Numbers staged messages behind a gap of their flow, where the plan tells what lay in it.
+        Returns how many.
 
         On file before a message is placed by it.
         """
         if not any(map(orphan_packet_exchange.has_unnumbered_staged, extractors)):
-            return
+            return 0
         found = numbers_behind_gaps(extractors, plans, self.numbers, self._ends)
         if found:
             self.numbers.update(found)
@@ -111,6 +112,7 @@ class CrossRingReassembly:
                 _drop_oldest(self._ends[flow])
             staged = map(orphan_packet_exchange.staged_spans, extractors)
             self._keep_staged({(flow, first) for own in staged for flow, first, *_ in own})
+        return len(found)
 
     def _number_flow(
         self, flow: FlowKey, messages: list[tuple[int, int, int, bool]], where: list[_Instance]

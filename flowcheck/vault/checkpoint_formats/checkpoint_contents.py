@@ -27,6 +27,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     ExpectedChecksums,
 )
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.taint import tainted_finding
 from flowcheck.vault.checkpoint_formats.format_registry import PARTS
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import (
     ObservedFile,
@@ -121,6 +122,8 @@ class CheckpointContents:
             told.append(gaps.NO_OPTIMIZER_STATE(self.trainer_state.step))
         if self.trainer_state.older:
             told.append(gaps.EARLIER_PARAMETERS(len(self.trainer_state.older)))
+        if self.trainer_state.tainted:
+            told.append(tainted_finding(self.trainer_state.tainted, self.layout))
         return (*told, *self.carried_over)
 
 
@@ -176,6 +179,7 @@ def contents_of(
         given,
         model=values,
         older={new[name]: of for name, of in given.older.items()},
+        tainted={new[name]: own for name, own in given.tainted.items()},
         averages=_renamed_in(given.averages, new),
         masters=_renamed_in(given.masters, new),
     )

@@ -156,6 +156,7 @@ def _write_files(
             kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
             resume_caveats=lacks,
             older=contents.older,
+            tainted=given.tainted,
             files=sums.files(),
             tensors=sums.tensors(),
             evidence=given.evidence,

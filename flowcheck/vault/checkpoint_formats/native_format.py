@@ -28,7 +28,9 @@ def write(
     )
     return (
         parts.resume_caveats
-        if parts.trainer_state.optimizer is None or parts.trainer_state.older
+        if parts.trainer_state.optimizer is None
+        or parts.trainer_state.older
+        or parts.trainer_state.tainted
         else ()
     )
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
@@ -18,6 +19,7 @@ from flowcheck.replica.checkpoint_files.safetensors_file import (
     read_tensors,
     write_tensors,
 )
+from flowcheck.replica.taint import tainted_finding
 from flowcheck.untrusted_paths import refuse_special_file
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
@@ -31,12 +33,16 @@ def write(
 ) -> tuple[Finding, ...]:
     """Writes the file; see `CheckpointFormat.write`. A tied weight is in it once, under its first
     name. The file's metadata have the "step", and as "older" the tensors from another step, {name:
-    step} in JSON."""
+    step} in JSON; as "tainted" what a manifest says of it."""
     told = {**PYTORCH_METADATA, "step": str(parts.trainer_state.step)}
     if parts.older:  # whoever has this file alone is told as well
         told["older"] = json.dumps(parts.older)
+    tainted = parts.trainer_state.tainted
+    if tainted:
+        told["tainted"] = msgspec.json.encode(tainted).decode()
     write_tensors(path, parts.untied, sums, part="model/", metadata=told)
-    return (PARAMETERS_ALONE(), *parts.carried_over)
+    lacks = (tainted_finding(tainted, parts.layout),) if tainted else ()
+    return (PARAMETERS_ALONE(), *lacks, *parts.carried_over)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
+from flowcheck.replica.taint import tainted_finding
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
@@ -114,7 +115,7 @@ def fill_template(
         tuple(replaced),
         tuple(kept),
         tuple(assumed),
-        resume_caveats=buffers.lacks,
+        resume_caveats=(*_taint_of(snapshot), *buffers.lacks),
         older={**snapshot.older, **buffers.older},
         untold=buffers.unknown_step,
     )
@@ -160,6 +161,10 @@ def _fill_parameters(
         older={**snapshot.older, **buffers.older},
         untold=buffers.unknown_step,
     )
+
+
+def _taint_of(snapshot: Snapshot) -> tuple[Finding, ...]:
+    return (tainted_finding(snapshot.tainted, snapshot.layout),) if snapshot.tainted else ()
 
 
 def write_torch_file(tree: Any, target: OutputTarget) -> None:

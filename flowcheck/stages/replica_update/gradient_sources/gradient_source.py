@@ -34,7 +34,8 @@ class ArrivedGradient(Protocol):
 
     @property
     def unbelieved(self) -> Sequence[Range]:
-        """Byte ranges that must not be used, ascending; () except for sharded training."""
+        """Byte ranges of `data` that never came, ascending; they are zero where gradients are
+        followed. () of an iteration that is whole."""
         ...
 
     def certain(self) -> bool:

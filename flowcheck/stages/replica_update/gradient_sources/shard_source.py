@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
+    TO_APPLY,
     GenerationState,
     GradientShard,
 )
@@ -21,7 +22,7 @@ from flowcheck.wire.traffic.observed_messages import Range
 
 @dataclass(frozen=True, slots=True)
 class ShardGradient:
-    """One generation of the shard: COMPLETE, or LOST where the missing part is not needed."""
+    """One generation of the shard: COMPLETE, or PARTIAL, which is applied as far as it came."""
 
     shard: GradientShard
     generation: int
@@ -44,7 +45,7 @@ class ShardGradient:
         extractor."""
         shard, generation = self.shard, self.generation
         if shard.generation_state(generation) != GenerationState.COMPLETE:
-            return True  # of a lost one nothing is taken where two copies differ (`unbelieved`)
+            return True  # of a partial one nothing more comes
         if shard.conflict_bytes(generation):
             shard.mark_conflicting(generation)
         return not shard.is_conflicting(generation)
@@ -94,7 +95,7 @@ def shard_progress(shard: GradientShard) -> SourceProgress:
     """How far the extractor and the updater are."""
     applied = shard.applied_iteration
     held = [(shard.iteration(g), shard.generation_state(g), g) for g in range(GENERATIONS)]
-    complete = {it: g for it, s, g in held if s == GenerationState.COMPLETE and it > applied}
+    complete = {it: g for it, s, g in held if s in TO_APPLY and it > applied}
     next_iteration = Iteration(applied + 1)
     is_next_complete = next_iteration in complete
     under_way = [
@@ -116,10 +117,8 @@ def shard_progress(shard: GradientShard) -> SourceProgress:
 class ShardSource:
     """The updater's side of the shard: the only writer of its applied iteration."""
 
-    def __init__(self, shard: GradientShard, *, takes_lost: bool = False) -> None:
-        """takes_lost: an iteration that never becomes complete is applied as far as it came, as in
-        sharded training, where the missing parameters stay those of the step before."""
-        self._shard, self._takes_lost = shard, takes_lost
+    def __init__(self, shard: GradientShard) -> None:
+        self._shard = shard
         self._coverage = ShardCoverage(shard)
 
     @property
@@ -142,10 +141,8 @@ class ShardSource:
         generation = self._shard.generation_of(iteration)
         if generation is None:
             return None
-        state = self._shard.generation_state(generation)
-        lost = self._takes_lost and state == GenerationState.LOST
-        whole = state == GenerationState.COMPLETE or lost
-        return ShardGradient(self._shard, generation, iteration) if whole else None
+        over = self._shard.generation_state(generation) in TO_APPLY
+        return ShardGradient(self._shard, generation, iteration) if over else None
 
     def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         generation = self._shard.generation_of(iteration)
@@ -158,7 +155,7 @@ class ShardSource:
     @property
     def ended(self) -> bool:
         generation = self._shard.generation_of(self.next_iteration)
-        if generation is None or self._takes_lost:
+        if generation is None:
             return False
         return self._shard.generation_state(generation) == GenerationState.LOST
 

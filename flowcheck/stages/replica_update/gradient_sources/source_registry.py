@@ -21,7 +21,6 @@ from flowcheck.stages.replica_update.gradient_sources.shard_source import (
     shard_progress,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import FollowedData
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
@@ -39,9 +38,8 @@ class SourceKind:
     """How far a run's source is, without changing anything; None: it has no such source."""
 
 
-def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
-    shard = GradientShard.open(run.shard)
-    return ShardSource(shard, takes_lost=training.kind is FollowedData.PARAMETERS)
+def _open_shard(run: RunDir, _training: TrainingFacts, _each: int) -> GradientSource:
+    return ShardSource(GradientShard.open(run.shard))
 
 
 def _shard_progress(run: RunDir) -> SourceProgress | None:
