@@ -16,6 +16,8 @@ def load(
     format: str | None = None,
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,
+    *,
+    allow_tainted: bool = False,
 ) -> dict[str, Any]:
     """Loads one step into memory, in the form that torch.load returns: {"model", "optimizer",
     "scheduler", "scaler", "averages", "step"}, each as far as the step has it.
@@ -23,7 +25,9 @@ def load(
     where: a run directory, a checkpoint folder, a folder of checkpoint folders, a file or folder
         of any format that FlowCheck reads (the result is then what its writer put there), the URL
         of a `flowcheck serve` (http://host:port), or the target of a job's [persist].
-    step: the step to load; by default the newest one.
+    step: the step to load; by default the newest one without tainted elements.
+    allow_tainted: also a step of which elements rest on bytes that no mirror brought; its manifest,
+        or `flowcheck status`, says which.
     format: the format's name, for files whose format cannot be recognised.
     token_file: the file that holds the bearer token of `flowcheck serve`.
     ca: the CA bundle (PEM) that the server's certificate is checked with (https only); by default
@@ -34,9 +38,9 @@ def load(
     the model factory of its job file are called, with this process's rights, unless the directory
     belongs to another user.
 
-    Raises flowcheck.errors.StateError if there is no such step or a tensor is damaged (the message
-    names it), ConfigError for an unknown format.
+    Raises flowcheck.errors.StateError if there is no such step, it is tainted, or a tensor is
+    damaged (the message names it), ConfigError for an unknown format.
     """
     from flowcheck.ops.restore.load_step import load as load_step
 
-    return load_step(where, step, format, token_file, ca)
+    return load_step(where, step, format, token_file, ca, allow_tainted=allow_tainted)

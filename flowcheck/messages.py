@@ -177,6 +177,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What it was held against."""
     tensors: int
     first_difference: str | None = None
+    tainted_elements: int = 0
+    """Of the tensors: not compared, as they rest on bytes that no mirror brought."""
     others: dict[str, str] = {}
     """{tensor of the file that the replica does not have: digest}: what a restore may rest on."""
 

@@ -124,6 +124,14 @@ def restore(
             metavar="K", help="With several jobs: number or name of the one to write; default: all."
         ),
     ] = None,
+    allow_tainted: Annotated[
+        bool,
+        typer.Option(
+            "--allow-tainted",
+            help="Give the newest step also if elements of it rest on packets that no mirror "
+            "brought; they are named. Else the newest step without such elements is given.",
+        ),
+    ] = False,
     run_code: Annotated[
         bool,
         typer.Option(
@@ -165,6 +173,7 @@ def restore(
             authority=ca,
             step=_step(step),
             code=run_code,
+            allow_tainted=allow_tainted,
         ),
         output=out,
         templates=tuple(template or ()),

@@ -100,10 +100,20 @@ class CommittedReplica:
 
     def sections(self) -> dict[str, np.ndarray]:
         """Every flat array of the committed copy by name, read-only and in place."""
-        arrays = self._open.sections(self._open.commit.copy)
+        return self.sections_of(self._open.commit)
+
+    def sections_of(self, commit: Commit) -> dict[str, np.ndarray]:
+        """Likewise of one of the whole steps."""
+        arrays = self._open.sections(commit.copy)
         for array in arrays.values():
             array.flags.writeable = False
         return arrays
+
+    @property
+    def newest_exact(self) -> Commit | None:
+        """The newest whole step without tainted elements; None: each has some."""
+        exact = [commit for commit in self._open.versions if not commit.tainted]
+        return exact[-1] if exact else None
 
     def states(self) -> list[dict[str, StoredState]]:
         """[parameter] what torch keeps of each by torch's names, in place; {} where nothing. Not to

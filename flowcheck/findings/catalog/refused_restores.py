@@ -132,6 +132,32 @@ STATE_UNKNOWN = Entry(
     "{run}: the optimizer's state is not known yet",
     remedy="Give a checkpoint of the trainer: `flowcheck base FILE{run!o}`.",
 )
+ELEMENTS_TAINTED = Entry(
+    "restore.elements_tainted",
+    "{elements:,} elements rest on bytes that no mirror brought, since step {since}",
+)
+STEP_TAINTED = Entry(
+    "restore.step_tainted",
+    "step {step} of {where} is tainted: {taint}",
+    cause="Packets of these elements' gradients were lost, and the step was applied without them.",
+    remedy="Leave out `--step` for the newest exact step; `--allow-tainted` (`flowcheck.load(..., "
+    "allow_tainted=True)`) takes this one as it is; `flowcheck base FILE{this_run!o}` with the "
+    "trainer's newest checkpoint makes the replica exact again.",
+)
+ALL_TAINTED = Entry(
+    "restore.all_tainted",
+    "{run}: all steps that are kept are tainted: {steps}",
+    cause="Packets were lost before the oldest of them, and no checkpoint was written before.",
+    remedy="`--allow-tainted` (`flowcheck.load(..., allow_tainted=True)`) takes the newest as it "
+    "is; `flowcheck base FILE{run!o}` with the trainer's newest checkpoint makes the replica exact "
+    "again. `[persist]` keeps exact steps as files.",
+)
+NEWER_TAINTED = Entry(
+    "restore.newer_tainted",
+    "steps {steps} are newer, and tainted: elements of them rest on bytes that no mirror brought",
+    remedy="`--allow-tainted` gives the newest as it is; `flowcheck base FILE{this_run!o}` with "
+    "the trainer's newest checkpoint makes it exact again.",
+)
 STEP_NOT_KEPT = Entry(
     "restore.step_not_kept",
     "{run}: step {step} is not kept (kept: {ranges}; the newest is {newest})",

@@ -74,6 +74,7 @@ class ReplayResult:
         if out is not None and config.several:
             out /= job_folder_name(config, where.reader + 1)
         saved = save(config, where, out, step) if out is not None else None
+        taint = last.get("taint")
         interrupted = self.stopped and (captured < self.frames or progress.complete_steps is None)
         lost = progress.lost
         return {
@@ -83,6 +84,7 @@ class ReplayResult:
             "complete_steps": progress.complete_steps or 0,
             "digest": last["digest"],
             "digests": steps if config.digests else [],
+            "taint": None if taint is None else msgspec.convert(taint, Finding),
             "lost": lost,
             "why": INTERRUPTED() if interrupted else progress.why,
             "interrupted": interrupted,
@@ -106,9 +108,10 @@ def job_end_of_replay(result: dict[str, Any]) -> JobEnd:
 
 
 def is_complete(result: dict[str, Any]) -> bool:
-    """Whether every step of the stream was applied to the replica and none was lost."""
+    """Whether every step of the stream was applied to the replica whole."""
     applied = result["steps"] and result["steps"] == result["complete_steps"]
-    stopped = result["why"] is not None or result["lost"] is not None or result["interrupted"]
+    faults = "why", "lost", "taint"
+    stopped = any(result[fault] is not None for fault in faults) or result["interrupted"]
     return bool(applied and not stopped)
 
 
@@ -166,6 +169,9 @@ def _show(result: dict[str, Any], out: SentenceConsole, notes: SentenceConsole) 
         out.print(str(result["why"]), markup=False)
         if result["why"].remedy:
             out.print(f"  {result['why'].remedy}", markup=False)
+    if result["taint"] is not None:
+        out.print(f"[yellow]tainted[/] {escape(str(result['taint']))}")
+        out.print(f"  {result['taint'].remedy}", markup=False)
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps applied, "
         f"state digest {result['digest'] or 'none: no state was made'}",

@@ -14,8 +14,9 @@ from flowcheck.findings.catalog.refused_user_code import OF_ANOTHER_USER
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of, is_url
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.ops.restore.step_lookup import newest_step, refuse_tainted
 from flowcheck.private_files import user_name
+from flowcheck.replica.checkpoint_files.manifest import manifest_path
 from flowcheck.replica.user_code import user_code_forbidden
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -29,25 +30,32 @@ def load(
     form: str | None = None,
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,
+    *,
+    allow_tainted: bool = False,
 ) -> dict[str, Any]:
     """Loads a step; see `flowcheck.load`."""
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(url=where, token_file=token, authority=authority, step=step)
         with checkpoint_of(source) as folder:
-            return _read(folder, step, form)
+            return _read(folder, step, form, allow_tainted=allow_tainted)
     run = RunDir(Path(where))
     if not run.config.is_file():
-        return _read(run.root, step, form)
+        return _read(run.root, step, form, allow_tainted=allow_tainted)
     with user_code_forbidden(_strangers(run.root)):
-        found = newest_step(run, settle=False, step=step)
+        found = newest_step(run, settle=False, step=step, allow_tainted=allow_tainted)
         return tree_of(found.contents(), {}, named=False)
 
 
-def _read(path: Path, step: Step | None, form: str | None) -> dict[str, Any]:
+def _read(
+    path: Path, step: Step | None, form: str | None, *, allow_tainted: bool
+) -> dict[str, Any]:
     if step is not None and (path / f"step-{step}").exists():
         path /= f"step-{step}"
-    tree = read(newest_output(path), form)
+    newest = newest_output(path)
+    if not allow_tainted and manifest_path(newest).is_file():
+        refuse_tainted(newest)
+    tree = read(newest, form)
     if not isinstance(tree, dict):
         raise StateError(NOT_A_DICTIONARY(path=path, type=type(tree).__name__))
     if step is not None and tree.get("step") != step:

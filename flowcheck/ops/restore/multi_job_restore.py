@@ -31,7 +31,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write
-from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
+from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
@@ -60,7 +60,10 @@ def restore_all_jobs(
     if len(templates) != len(runs):
         named = ", ".join(map(str, templates))
         raise ConfigError("--template", named, template_count_finding(len(templates), len(runs)))
-    found = _found(runs)
+    found = [
+        untainted(one, allowed=source.allow_tainted)
+        for one in _found(runs, allow_tainted=source.allow_tainted)
+    ]
     of = _told_apart(runs, found, templates)
     done: list[RestoredStep] = []
     with new_output(target) as (place, _):
@@ -102,9 +105,9 @@ def template_count_finding(given: int, jobs: int) -> Finding:
     return ONE_FILE_FOR_JOBS(jobs) if given == 1 else FILES_FOR_JOBS(files=given, jobs=jobs)
 
 
-def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
+def _found(runs: Sequence[RunDir], *, allow_tainted: bool) -> list[FoundStep]:
     """A step of every job: the newest that all rings of one training job have."""
-    newest = [newest_step(own, settle=True) for own in runs]
+    newest = [newest_step(own, settle=True, allow_tainted=allow_tainted) for own in runs]
     if not runs[0].settings().together:
         return newest
     if len({one.snapshot.step for one in newest}) == 1:

@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import (
     JOB_OF_A_RUN,
+    NEWER_TAINTED,
     NOT_WITH_OPTION,
     ONE_TEMPLATE,
     URL_NAMES_JOB,
@@ -26,6 +27,7 @@ from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, mi
 from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
+from flowcheck.step_numbers import step_ranges
 from flowcheck.vault.checkpoint_formats.format_registry import format_named
 from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
 from flowcheck.vault.page_cache_warmup import warm_page_cache
@@ -121,6 +123,7 @@ def _as_dict(done: RestoredStep) -> dict[str, Any]:
         "not_full": own.resume_caveats,
         "older": own.older,
         "audited": done.audited,
+        "newer_tainted": done.newer_tainted,
     }
     if isinstance(own, FillReport):
         told |= {"replaced": own.replaced, "kept": own.unchanged, "untold": own.untold}
@@ -142,6 +145,10 @@ def _print(done: RestoredStep) -> None:
             f"  `flowcheck verify {shlex.quote(str(done.out))}` reads them back and compares"
         )
     print_parts_of_other_steps(own)
+    if done.newer_tainted:
+        newer = NEWER_TAINTED(step_ranges(done.newer_tainted))
+        print_line(f"  {newer}")
+        print_line(f"  {newer.remedy}")
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
             print_line(f"  now of step {own.step}: {part}")

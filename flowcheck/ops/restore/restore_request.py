@@ -38,6 +38,8 @@ class StepSource:
     """The step; None: the newest."""
     code: bool = False
     """True: the user trusts the code that the checkpoint names, and it is run."""
+    allow_tainted: bool = False
+    """True: a step may be given of which elements rest on bytes that never came."""
     shown_as: str | None = None
     """Name of the checkpoint's folder in messages; None: its path."""
 

@@ -47,6 +47,8 @@ class RestoredStep:
     """Whether `flowcheck audit` can compare the step with a file: a run applied it."""
     audited: Step | None = None
     """Step of the run's last audit if it passed; else None."""
+    newer_tainted: tuple[Step, ...] = ()
+    """Newer steps that were not taken because elements of them are tainted."""
 
 
 def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarget) -> RestoredStep:
@@ -64,7 +66,8 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
         auditable = chain is not None and _applied(chain, found.snapshot.step)
         if template is not None:
             done = fill_and_write(found, template, target, target.path)
-            return replace(done, auditable=auditable, audited=audited)
+            newer = found.newer_tainted
+            return replace(done, auditable=auditable, audited=audited, newer_tainted=newer)
         assert form is not None, "asked before"
         contents = found.contents(form, request.options)
         begun_s = time.monotonic()
@@ -80,6 +83,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
             took_s=time.monotonic() - begun_s,
             auditable=auditable,
             audited=audited,
+            newer_tainted=found.newer_tainted,
         )
 
 

@@ -15,7 +15,9 @@ import msgspec
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import (
+    ALL_TAINTED,
     BECAUSE,
+    ELEMENTS_TAINTED,
     KILLED_BEFORE_STEP,
     NO_STEP_YET,
     NOTHING_WRITTEN,
@@ -26,6 +28,7 @@ from flowcheck.findings.catalog.refused_restores import (
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
     STEP_NOT_REACHED,
+    STEP_TAINTED,
     STEPS_WAITING,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
@@ -43,10 +46,19 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
-from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
+from flowcheck.replica.checkpoint_files.latest_pointer import (
+    CHECKPOINT_NAME_PREFIX,
+    latest_checkpoint,
+)
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.taint import (
+    read_losses,
+    tainted_elements,
+    tainted_finding,
+    tainted_since,
+)
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -106,6 +118,8 @@ class FoundStep:
     """The trainer's state as it stands in a checkpoint; None for a step of a replica."""
     observed_files: tuple[ObservedFile, ...] = ()
     """Files of the trainer that are evidence about buffers."""
+    newer_tainted: tuple[Step, ...] = ()
+    """Steps that are newer, and not given because elements of them are tainted."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,43 +153,91 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
     tensors are not copied, are valid until the end of the `with`, and must not be changed
     (`_holding`, and `lazily` of `step_in_checkpoint`)."""
     folder, chain = source.checkpoint, source.chain
+    allowed = source.allow_tainted
     if folder is not None:
         by = code_approval_for(folder, source.run, code=source.code)
-        yield step_in_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
+        found = step_in_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
+        yield untainted(found, allowed=allowed)
         return
     assert chain is not None, "what is at a URL was fetched"
     if in_place:
-        with _holding(chain, source.step) as found:
-            yield found
+        with _holding(chain, source.step, allow_tainted=allowed) as found:
+            yield untainted(found, allowed=allowed)
     else:
-        yield newest_step(chain, settle=True, step=source.step)
+        yield newest_step(chain, settle=True, step=source.step, allow_tainted=allowed)
 
 
-def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> FoundStep:
+def untainted(found: FoundStep, *, allowed: bool = False) -> FoundStep:
+    """The step. allowed: also one with tainted elements. Raises StateError for one that has any
+    otherwise."""
+    taken = found.snapshot
+    if taken.tainted and not allowed:
+        taint = tainted_finding(taken.tainted, taken.layout)
+        raise StateError(STEP_TAINTED(step=taken.step, where=found.where, taint=taint))
+    return found
+
+
+def refuse_tainted(checkpoint: Path) -> None:
+    """Raises StateError for an output of FlowCheck with tainted elements."""
+    manifest = load_manifest(checkpoint)
+    if manifest.tainted:
+        count, since = tainted_elements(manifest.tainted), tainted_since(manifest.tainted)
+        taint = ELEMENTS_TAINTED(elements=count, since=since)
+        raise StateError(STEP_TAINTED(step=manifest.step, where=checkpoint, taint=taint))
+
+
+def newest_step(
+    run: RunDir, *, settle: bool, step: Step | None = None, allow_tainted: bool = False
+) -> FoundStep:
     """The newest step of a run: from its replica, else from the checkpoint folder of its job file,
     or else from the checkpoint that was kept when its chain ended.
 
     settle: first waits until captured frames have become steps; not longer for a job that continues
-    to send. step: this step in place of the newest. Raises ConfigError if there is no run,
+    to send. step: this step in place of the newest. allow_tainted: also one of which elements rest
+    on bytes that never came; else the newest without such. Raises ConfigError if there is no run,
     StateError if there is no such step.
     """
     if _replica_holds(run, step, settle=settle):
-        return _of_replica(
-            run, step_snapshot.copy_snapshot(run.replica, optimizer_of_run(run), step)
-        )
-    return _of_files(run, step)
+        wanted, newer = _exact_step(run, step, allow_tainted=allow_tainted)
+        if wanted is not None or not newer:
+            taken = step_snapshot.copy_snapshot(run.replica, optimizer_of_run(run), wanted)
+            found = replace(_of_replica(run, taken), newer_tainted=newer)
+            return untainted(found, allowed=allow_tainted)
+        return _of_files(run, step, newer=newer)
+    return _of_files(run, step, allow_tainted=allow_tainted)
 
 
 @contextmanager
-def _holding(run: RunDir, step: Step | None) -> Iterator[FoundStep]:
+def _holding(run: RunDir, step: Step | None, *, allow_tainted: bool) -> Iterator[FoundStep]:
     """Yields the same step as `newest_step`, without a copy if the replica can spare a version
     (step_snapshot.py). The step does not change until the end of the `with`. The caller verifies a
     checkpoint's tensors when it writes them (`FoundStep.expected`)."""
-    if _replica_holds(run, step, settle=True):
-        with step_snapshot.hold_snapshot(run.replica, optimizer_of_run(run), step) as taken:
-            yield _of_replica(run, taken)
-    else:
-        yield _of_files(run, step, lazily=True)
+    if not _replica_holds(run, step, settle=True):
+        yield _of_files(run, step, lazily=True, allow_tainted=allow_tainted)
+        return
+    wanted, newer = _exact_step(run, step, allow_tainted=allow_tainted)
+    if wanted is None and newer:
+        yield _of_files(run, step, lazily=True, newer=newer)
+        return
+    with step_snapshot.hold_snapshot(run.replica, optimizer_of_run(run), wanted) as taken:
+        yield replace(_of_replica(run, taken), newer_tainted=newer)
+
+
+def _exact_step(
+    run: RunDir, step: Step | None, *, allow_tainted: bool
+) -> tuple[Step | None, tuple[Step, ...]]:
+    """(which step of the replica to take, newer ones that are tainted). (None, ()): the newest;
+    (None, those): the replica holds none that is not tainted."""
+    if step is not None or allow_tainted:
+        return step, ()
+    losses = read_losses(run.replica)
+    versions = peek_versions(run.replica)[1]
+    tainted = tuple(of for of in versions if any(loss.is_in(of) for loss in losses))
+    exact = [of for of in versions if of not in tainted]
+    if not tainted:
+        return None, ()
+    newest = exact[-1] if exact else None
+    return newest, tuple(of for of in tainted if newest is None or of > newest)
 
 
 def _replica_holds(run: RunDir, step: Step | None, *, settle: bool) -> bool:
@@ -192,8 +254,15 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     return FoundStep(taken, where, assumptions_of(run), observed_files=observed_files_of(run))
 
 
-def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
-    """A step that the run's replica does not hold."""
+def _of_files(
+    run: RunDir,
+    step: Step | None,
+    *,
+    lazily: bool = False,
+    allow_tainted: bool = False,
+    newer: tuple[Step, ...] = (),
+) -> FoundStep:
+    """A step that the run's replica does not hold. newer: steps that it does hold, all tainted."""
     config = run.settings()
     named_in_settings = config.checkpoint is not None
     kept = _checkpoints(Path(config.checkpoint or "")) if named_in_settings else _kept_at_end(run)
@@ -204,12 +273,28 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
             in_files = [int(path.name.removeprefix(CHECKPOINT_NAME_PREFIX)) for path in kept]
             raise StateError(_step_not_kept(run, step, in_memory, in_files))
         kept = named
+    if newer and not kept:
+        raise StateError(ALL_TAINTED(run=run.root, steps=newer))
     if not kept:
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
+    chosen = kept[-1]
+    if step is None and not allow_tainted:
+        whole = (path for path in reversed(kept) if not _is_tainted(path))
+        chosen = next(whole, kept[-1])
+        passed = (path.name.removeprefix(CHECKPOINT_NAME_PREFIX) for path in kept)
+        own = int(chosen.name.removeprefix(CHECKPOINT_NAME_PREFIX))
+        newer = newer or tuple(Step(int(of)) for of in passed if int(of) > own)
     by = CodeApproval((config.optimizer,))
-    return replace(
-        step_in_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=observed_files_of(run)
-    )
+    found = step_in_checkpoint(chosen, lazily=lazily, by=by)
+    found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
+    return untainted(found, allowed=allow_tainted)
+
+
+def _is_tainted(checkpoint: Path) -> bool:
+    """Of one that cannot be read its own error is told, once it is read."""
+    with suppress(StateError):
+        return bool(load_manifest(checkpoint).tainted)
+    return False
 
 
 def _step_not_kept(
@@ -350,8 +435,12 @@ def _kept_at_end(run: RunDir) -> list[Path]:
     if saved is None or "://" in saved:
         return []
     folder = Path(saved)
-    is_step = folder.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
-    return [folder] if is_step else []
+    if not folder.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal():
+        return []
+    # Beside a tainted step the newest exact one was written, which `latest` names.
+    exact = latest_checkpoint(folder.parent) if _is_tainted(folder) else None
+    own = [] if exact is None or exact == folder else [exact]
+    return [*own, folder]
 
 
 @dataclass(frozen=True, slots=True)

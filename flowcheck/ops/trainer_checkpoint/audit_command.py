@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
 from flowcheck.findings.catalog.base_checkpoints import (
     AUDITED_JOB_OPEN,
     EQUAL_TO_SEVERAL,
@@ -34,9 +35,11 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buff
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.taint import read_losses, taint_of_losses
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
 from flowcheck.stages.job_state.model_layout import layout_of, optimizer_of_run
 from flowcheck.stages.job_state.training_facts import is_training_known, known_training
+from flowcheck.stages.replica_update.step_log import StepRecord
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -97,6 +100,7 @@ def append_audit_line(
         file=str(file),
         tensors=found.tensors,
         first_difference=found.first_difference,
+        tainted_elements=found.tainted_elements,
         # What differs may be of another job.
         others=buffer_digests(template, found.not_compared) if found.equal else {},
     )
@@ -204,7 +208,20 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
         at = max(kept) if kept else (last_step(where) or {"step": 0})["step"]
         what = STEP_NOT_RECORDED(file=file, step=template.step, run=where.root, at=at)
         raise StateError(what)
-    return bitwise_audit.audit_digests(template, layout, optimizer_of_run(where), digests)
+    tainted = _tainted_parameters(where, template.step, layout)
+    return bitwise_audit.audit_digests(template, layout, optimizer_of_run(where), digests, tainted)
+
+
+def _tainted_parameters(where: RunDir, step: Step, layout: Layout) -> Collection[str]:
+    """Parameters with tainted elements at a step that the replica held."""
+    if where.replica.exists():
+        return taint_of_losses(read_losses(where.replica), step, layout)
+    for line in where.steps.read_bytes().splitlines() if where.steps.exists() else ():
+        with suppress(*DECODE_ERRORS):
+            told = msgspec.json.decode(line, type=StepRecord)
+            if told.step == step:
+                return told.tainted
+    return ()
 
 
 def _print(found: bitwise_audit.Audit, file: Path) -> None:
@@ -216,6 +233,8 @@ def _print(found: bitwise_audit.Audit, file: Path) -> None:
         left_out += "; the replica has no optimizer state, only parameters as they are sent"
     elif not found.optimizer:
         left_out += "; the file holds no optimizer state, so that of the replica was not compared"
+    if found.tainted_elements:
+        left_out += f"; {found.tainted_elements:,} tainted elements were not compared"
     if found.equal:
         print_line(
             f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"

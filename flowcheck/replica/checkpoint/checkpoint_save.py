@@ -45,7 +45,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot, snapshot_in_pla
 from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.replica.checkpoint_files.latest_pointer import write_latest
+from flowcheck.replica.checkpoint_files.latest_pointer import latest_checkpoint, write_latest
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
     CheckpointKind,
@@ -57,6 +57,8 @@ from flowcheck.replica.checkpoint_files.non_tensor_state import to_json_value
 from flowcheck.replica.checkpoint_files.safetensors_file import write_tensors
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import Commit
+from flowcheck.replica.taint import read_taint
 
 __all__ = ["Checkpoint", "load", "save", "save_trainer_state", "snapshot_in", "snapshot_of"]
 
@@ -75,9 +77,24 @@ def save(
     """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is;
     one of the same step that is damaged is written anew.
 
+    Where elements of the step are tainted, the newest step that the replica holds without such is
+    written as well, and `latest` names that one.
+
     Raises StateError where step-N is there with other content; OSError where there is no room.
     """
-    snapshot = _in_place(replica)
+    exact = replica.newest_exact
+    if exact is not None and exact.step and exact != replica.commit:
+        _save(_in_place(replica, exact), directory, replica.layout, evidence, assumed)
+    return _save(_in_place(replica, replica.commit), directory, replica.layout, evidence, assumed)
+
+
+def _save(
+    snapshot: Snapshot,
+    directory: Path,
+    layout: Layout,
+    evidence: Sequence[Finding],
+    assumed: Sequence[Finding],
+) -> Path:
     try:
         whole = trainer_state(snapshot, evidence=tuple(evidence), assumed=tuple(assumed))
     except ConfigError as error:  # a state is kept also where its schedule cannot be had
@@ -87,11 +104,12 @@ def save(
             replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told
         )
         whole = replace(whole, optimizer_config=snapshot.optimizer)
-    return save_trainer_state(whole, directory, replica.layout)
+    return save_trainer_state(whole, directory, layout)
 
 
 def save_trainer_state(step: TrainerState, directory: Path, layout: Layout) -> Path:
-    """As `save`, of a step that was given; `latest` names it when it is on disk."""
+    """As `save`, of a step that was given; `latest` names it when it is on disk, unless it is
+    tainted and `latest` names another."""
     final = directory / f"step-{step.step}"
     if not _is_there(step, final, layout):
         make_folder(directory)
@@ -102,7 +120,8 @@ def save_trainer_state(step: TrainerState, directory: Path, layout: Layout) -> P
             write(step, place, layout)
             if final.exists():  # damaged: a folder takes the place of none but an empty one
                 shutil.rmtree(final)
-    write_latest(directory, final.name)
+    if not step.tainted or latest_checkpoint(directory) is None:
+        write_latest(directory, final.name)
     return final
 
 
@@ -198,13 +217,13 @@ def _tensors_of(
     return tensors, odd
 
 
-def _in_place(replica: Replica) -> Snapshot:
-    """The newest step over the replica's own memory: good until it takes the next."""
+def _in_place(replica: Replica, commit: Commit) -> Snapshot:
+    """A step over the replica's own memory: good until it takes the next."""
     return snapshot_in_place(
-        replica.commit,
+        commit,
         replica.description,
         replica.optimizer,
-        dict(replica.sections()),
-        read_frozen_and_buffers(replica.path, replica.step),
-        replica.tainted,
+        replica.sections_of(commit),
+        read_frozen_and_buffers(replica.path, commit.step),
+        read_taint(replica.path, commit, replica.layout),
     )

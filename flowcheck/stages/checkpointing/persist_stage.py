@@ -81,8 +81,12 @@ class PersistService:
         if now - self._looked_s < LOOK_S or now < self._next_s:
             return 0
         self._looked_s = now
-        held = ReplicaSteps(self._run, self._config).versions()
-        last = self._reported.durable_step or 0
+        steps = ReplicaSteps(self._run, self._config)
+        last, tainted = self._reported.durable_step or 0, steps.tainted()
+        held = steps.versions()
+        # What is exact is written while it is held: later ones may all be tainted.
+        if any(step > last and step not in tainted for step in held):
+            held = tuple(step for step in held if step not in tainted)
         step = self._schedule.due(held, last, now - self._began_s)
         if step is None and self._reported.attempts and held and held[-1] > 0:
             step = held[-1]  # what failed is still owed

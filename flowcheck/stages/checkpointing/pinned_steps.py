@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from flowcheck.config import PersistConfig
 from flowcheck.errors import RingError
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.taint import read_losses
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
@@ -65,6 +66,13 @@ class ReplicaSteps:
             if self._run.replica.exists() and incarnation_of(self._run).step is not None:
                 return peek_versions(self._run.replica)[1]
         return ()
+
+    def tainted(self) -> frozenset[Step]:
+        """Those of `versions` of which elements rest on bytes that no mirror brought."""
+        losses = read_losses(self._run.replica)
+        return frozenset(
+            step for step in self.versions() if any(loss.is_in(step) for loss in losses)
+        )
 
     @contextmanager
     def hold(self, step: Step) -> Iterator[PinnedStep]:

@@ -66,8 +66,9 @@ def model_averaging_found(
 
 
 def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
-    """The cosine of the angle between both; 0 where too few values are there, or `reduced` is much
-    shorter."""
+    """The cosine of the angle between both, where `reduced` is not zero, as it is where nothing
+    came; 0 where too few values are there, or `reduced` is much shorter."""
+    held, reduced = held[reduced != 0], reduced[reduced != 0]
     lengths = float(np.linalg.norm(held)), float(np.linalg.norm(reduced))
     if not np.isfinite(lengths).all() or np.count_nonzero(held) < AVERAGING_VALUES_MIN:
         return 0.0

@@ -19,6 +19,7 @@ from flowcheck import messages
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS, is_disk_full
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.private_files import append_private
 from flowcheck.replica.model_replica import Replica
@@ -26,7 +27,7 @@ from flowcheck.replica.optimizer.state_sections import named_tensors
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
 from flowcheck.replica.state_digest import sha256
 from flowcheck.replica.state_file.digest_log import DigestLog
-from flowcheck.replica.taint import tainted_elements
+from flowcheck.replica.taint import tainted_elements, tainted_finding
 from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -50,8 +51,12 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     states_sha256: dict[str, str] = {}
     """{torch's name: SHA-256} of each optimizer state after the step, flat in registration
     order."""
-    tainted_elements: int = 0
-    """Elements of the parameters that rest on bytes which never came."""
+    missing_elements: int = 0
+    """Elements of the gradient that did not come with the step."""
+    tainted: dict[str, int] = {}
+    """{parameter: elements that rest on bytes which never came, with this step or before}"""
+    taint: Finding | None = None
+    """The same as a finding."""
     older: dict[str, int] = {}
     """Sharded training: {parameter that did not come with the step: step that its value is of}."""
 
@@ -83,11 +88,13 @@ class StepLog:
 
     def _line(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> StepRecord:
         told = parameters = None
+        missing = int(sum(stop - start for start, stop in replica.lacked(replica.step)))
+        tainted = replica.tainted
         states: dict[str, str] = {}
         if self._digests:
             placed = not replica.optimizer.computes_steps
             # Of a step without all of its bytes nobody has this gradient.
-            placed = placed or bool(len(replica.lacked(replica.step)))
+            placed = placed or missing > 0
             told = None if gradient is None or placed else sha256(gradient)
             parameters = sha256(replica.layout.registration_order(replica.parameters()))
             states = _states(replica)
@@ -99,7 +106,9 @@ class StepLog:
             gradient_sha256=told,
             parameters_sha256=parameters,
             states_sha256=states,
-            tainted_elements=tainted_elements(replica.tainted),
+            missing_elements=missing,
+            tainted={name: tainted_elements({name: own}) for name, own in tainted.items()},
+            taint=tainted_finding(tainted, replica.layout) if tainted else None,
             older=parameters_of_other_steps(
                 replica.optimizer, replica.layout, replica.sections(), replica.step
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from flowcheck.replica.optimizer.state_sections import describe_sections, named_
 from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import Description
+from flowcheck.replica.taint import TaintedRange
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
@@ -37,6 +38,9 @@ from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
     scaler_in,
 )
 
+COUNTS = frozenset(("step", "mu_product"))
+"""States of rules that step each element by itself which are one number for the whole tensor
+(torch/optim/nadam.py, adam.py and others, _init_group)."""
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
 
@@ -70,15 +74,18 @@ class Audit:
     """True: the replica holds no optimizer state, so none was compared."""
     settings: SettingDifferences = NO_DIFFERENCES
     """Settings of the optimizer that differ between the file and the job file."""
+    tainted_elements: int = 0
+    """Elements of the compared tensors that rest on bytes which no mirror brought: not compared.
+    Where only digests of the step are kept, all elements of their tensors."""
 
     @property
     def equal(self) -> bool:
-        """Whether all compared tensors are equal."""
+        """Whether all that was compared is equal."""
         return not self.differences
 
     @property
     def passed(self) -> bool:
-        """Whether all compared tensors are equal, and no setting differs that would change the
+        """Whether all that was compared is equal, and no setting differs that would change the
         replica's next step."""
         return self.equal and not self.settings.differing
 
@@ -91,13 +98,47 @@ class Audit:
 
 @structure_errors_as_state_errors("the file")
 def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
-    """Compares every parameter and optimizer state with a snapshot of the same step. Raises
-    StateError if the snapshot is of another step."""
+    """Compares every parameter and optimizer state with a snapshot of the same step, but for
+    elements that are tainted there. Raises StateError if the snapshot is of another step."""
     if template.step != snapshot.step:
         raise StateError(findings.OTHER_STEP(step=template.step, at=snapshot.step))
     pairs = [*_pairs(template, snapshot), *_optional_pairs(template, snapshot)]
-    found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
-    return _audit(template, len(pairs), found, snapshot.optimizer)
+    taint = _Taint(snapshot, template.names)
+    found = [
+        d
+        for name, own, new in pairs
+        if (d := _difference(name, own, new, taint.of(name, new))) is not None
+    ]
+    audit = _audit(template, len(pairs), found, snapshot.optimizer)
+    return replace(audit, tainted_elements=taint.met)
+
+
+class _Taint:
+    """Tainted elements of a snapshot's tensors, in index order."""
+
+    def __init__(self, snapshot: Snapshot, names: Sequence[str]) -> None:
+        """names: the trainer's, of the parameters."""
+        self._of: dict[str, tuple[FlatParameter, tuple[TaintedRange, ...]]] = {}
+        self.met = 0
+        for name, parameter in zip(names, snapshot.layout.parameters, strict=True):
+            if ranges := snapshot.tainted.get(parameter.name):
+                self._of[name] = self._of[parameter.name] = parameter, ranges
+
+    def of(self, tensor: str, value: torch.Tensor) -> np.ndarray | None:
+        """[elements] bool of a tensor, by its name; None: it has none. Numbers that count steps are
+        exact whatever is missing."""
+        name, _, kind = tensor.rpartition("/")
+        found = self._of.get(tensor) or self._of.get(name if kind not in COUNTS else "")
+        if found is None or value.shape != found[0].shape:
+            return None
+        parameter, ranges = found
+        flat = np.zeros(parameter.elements, np.bool_)
+        for one in ranges:
+            flat[one.start : one.stop] = True
+        self.met += int(flat.sum())
+        # In memory order as the replica counts; bool has one byte, so strides are elements.
+        view = np.lib.stride_tricks.as_strided(flat, parameter.shape, parameter.stride)
+        return np.ascontiguousarray(view).reshape(-1)
 
 
 @structure_errors_as_state_errors("the file")
@@ -106,10 +147,12 @@ def audit_digests(
     layout: Layout,
     optimizer: OptimizerConfig,
     digests: Sequence[bytes],
+    tainted: Collection[str] = (),
 ) -> Audit:
     """Compares a checkpoint with a step of which only the tensors' digests are kept
     (digest_log.py).
 
+    tainted: parameters with tainted elements, by the layout's names: they are not compared.
     digests: in the order of `named_tensors` (state_sections.py). Raises StateError if the
     checkpoint does not hold the same tensors.
     """
@@ -133,10 +176,18 @@ def audit_digests(
         theirs += [digests[n] for n in mine]
         own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
     found = tensor_digests([array for _, array in own])
+    left_out = {
+        n for n, p in zip(template.names, layout.parameters, strict=True) if p.name in tainted
+    }
+    left_out |= {name for name, _ in own if name.rpartition("/")[0] in left_out}
     differ = [
-        Difference(name) for (name, _), a, b in zip(own, found, theirs, strict=True) if a != b
+        Difference(name)
+        for (name, _), a, b in zip(own, found, theirs, strict=True)
+        if a != b and name not in left_out
     ]
-    return _audit(template, len(own), differ, optimizer)
+    uncompared = sum(array.size for name, array in own if name in left_out)
+    audit = _audit(template, len(own), differ, optimizer)
+    return replace(audit, tainted_elements=uncompared)
 
 
 @structure_errors_as_state_errors("the file")
@@ -262,14 +313,20 @@ def _optional_pairs(
             )
 
 
-def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:
+def _difference(
+    name: str, own: torch.Tensor, new: torch.Tensor, tainted: np.ndarray | None = None
+) -> Difference | None:
+    """tainted: [elements] bool, in index order, those that are not compared."""
     if own.shape != new.shape or own.dtype != new.dtype:
         raise StateError(type_or_shape_differs(name, own, new))
     one, other = _bits(own), _bits(new)
     differ = one != other
+    if tainted is not None:
+        differ &= ~tainted
     if not differ.any():
         return None
-    nan = bool((torch.isnan(own) | torch.isnan(new)).any())
+    nans = (torch.isnan(own) | torch.isnan(new)).contiguous().reshape(-1).numpy()
+    nan = bool((nans & differ).any())
     a, b = _ordered(one[differ]), _ordered(other[differ])
     distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
     return Difference(name, int(differ.sum()), None if nan else int(distance.max()))

@@ -40,6 +40,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Time of the save, in seconds since 1970."""
     run: str
     """Name of the run that saved the checkpoint. Only this run deletes it."""
+    tainted: bool = False
+    """Elements of it rest on bytes that no mirror brought."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):

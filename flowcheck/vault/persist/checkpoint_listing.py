@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowcheck.errors import StateError
@@ -46,6 +46,8 @@ class CheckpointListing:
     digest: str
     files: tuple[ListedFile, ...]
     """All files; the manifest is the last one."""
+    tainted: bool = False
+    """Elements of it rest on bytes that no mirror brought, as its manifest says."""
 
     @property
     def size_bytes(self) -> int:
@@ -113,4 +115,5 @@ def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> Che
     if MANIFEST in [file.name for file in found]:
         raise StateError(findings.LISTS_ITSELF(where=where, manifest=MANIFEST))
     own = ListedFile(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
-    return checked_listing(told.step, told.digest, (*found, own), where)
+    listed = checked_listing(told.step, told.digest, (*found, own), where)
+    return replace(listed, tainted=bool(told.tainted))

@@ -6,7 +6,7 @@ The order of a save:
 1. the ledger names the checkpoint as being written;
 2. its files are written, the manifest last, and verified;
 3. the ledger lists it as durable;
-4. `latest` names it;
+4. `latest` names it, unless it has tainted elements and another one has none;
 5. the ledger no longer names it as being written, and names the checkpoints to delete;
 6. these are deleted.
 """
@@ -177,17 +177,21 @@ class Saver:
             bytes=found.size_bytes,
             saved=time.time(),
             run=self._source.name,
+            tainted=found.tainted,
         )
         self._name_latest(self._noted(ledger.with_entry(entry)), entry)
         return entry
 
     def _name_latest(self, ledger: Ledger, entry: LedgerEntry) -> Ledger:
-        """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints."""
-        self._place.write(LATEST, f"{entry.name}\n".encode())
+        """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints. While
+        there is one without tainted elements, `latest` names the newest such, and it stays."""
         own = ledger.of(self._source.name)
+        exact = [one for one in own if not one.tainted]
+        if not entry.tainted or not exact:
+            self._place.write(LATEST, f"{entry.name}\n".encode())
         steps = [one.step for one in own]
         gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
-        names = tuple(own[index].name for index in gone)
+        names = tuple(own[index].name for index in gone if own[index] not in exact[-1:])
         ledger = self._noted(ledger.without_writing(entry.name).with_leaving(names))
         return self._remove_leaving(ledger) if names else ledger
 

@@ -36,6 +36,9 @@ class MemorySteps(Protocol):
     def versions(self) -> tuple[Step, ...]:
         """Complete steps in memory, ascending."""
 
+    def tainted(self) -> frozenset[Step]:
+        """Those of which elements rest on bytes that no mirror brought."""
+
     def hold(self, step: Step) -> AbstractContextManager[StepToSave]:
         """Holds a step while it is written. Raises StateError if memory does not hold it."""
 
@@ -91,14 +94,23 @@ class StepCatalog:
         return tuple(step for step in self._memory.versions() if step) if self._memory else ()
 
     def newest(self) -> Step | None:
-        """The step that a request for `latest` gets; None: there is no step."""
+        """The step that a request for `latest` gets, the newest without tainted elements where
+        there is one; None: there is no step."""
         with self._lock:
             if self._writing is not None:
                 return self._writing
         staged = self._staged()
         busy = sum(self.leases.busy(one.folder) for one in staged.values())
         memory = self.in_memory() if busy < self._most else ()
-        return max([*self.durable(), *memory, *staged], default=None)
+        durable = self.durable()
+        files = {**durable, **staged}
+        tainted = {step for step, one in files.items() if one.listing.tainted}
+        if self._memory is not None:
+            tainted |= self._memory.tainted()
+        every = [*files, *memory]
+        return max(
+            (step for step in every if step not in tainted), default=max(every, default=None)
+        )
 
     def find(self, step: Step) -> ReadableStep | StepBeingWritten | None:
         """Looks for a step and starts to write it to files if it is only in memory. The caller

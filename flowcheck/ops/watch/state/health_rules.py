@@ -48,6 +48,7 @@ from flowcheck.findings.catalog.chain_health import (
     SUPERVISOR_HANGS,
 )
 from flowcheck.findings.catalog.how_chains_end import CAUSE_UNKNOWN
+from flowcheck.findings.catalog.restored_state import TAINTED_ELEMENTS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     Health,
@@ -167,8 +168,10 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
     if job.audit_passed is False:
         return Health(word=HealthWord.TAINTED, reason=failed_audit(job))
     if job.tainted:
-        older = OLDER_PARAMETERS(count=len(job.tainted), first=job.tainted[0])
-        return Health(word=HealthWord.TAINTED, reason=older)
+        first = job.tainted[0]
+        if not first.is_any_of(TAINTED_ELEMENTS):
+            first = OLDER_PARAMETERS(count=len(job.tainted), first=first)
+        return Health(word=HealthWord.TAINTED, reason=first)
     if not job.learned:
         return _behind(NOT_LEARNED_BECAUSE(job.why_not[0]) if job.why_not else NOT_LEARNED())
     if job.step is None:

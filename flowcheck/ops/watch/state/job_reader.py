@@ -49,6 +49,10 @@ class Learned:
     addresses: tuple[str, ...]
 
 
+TAINTED_KEYS = b'"older":{"', b'"missing_elements":'
+"""In a line of a step that lacks something."""
+
+
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the last line of steps.jsonl."""
 
@@ -56,6 +60,8 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     seconds: float = 0.0
     time_ns: int = 0
+    missing_elements: int = 0
+    taint: Finding | None = None
     older: dict[str, int] = {}
 
 
@@ -138,7 +144,7 @@ class JobReader:
 
     def _last_line(self) -> StepLine | None:
         for line in self._steps.read_new_lines():
-            if b'"older":{"' in line and is_complete_line(line):
+            if any(key in line for key in TAINTED_KEYS) and is_complete_line(line):
                 self.history.taint(msgspec.json.decode(line, type=StepLine).step)
         found = last_complete_line(self.run.steps)
         return None if found is None else msgspec.json.decode(found, type=StepLine)
@@ -197,10 +203,12 @@ def _source(run: RunDir, each: int) -> SourceFigures:
 
 
 def _tainted(line: StepLine | None) -> tuple[Finding, ...]:
-    """Sharded training: which parameters did not come with the step, and of which step their values
-    are."""
+    """Which elements rest on bytes that never came. Sharded training: which parameters did not come
+    with the step, and of which step their values are."""
     if line is None:
         return ()
+    if line.taint is not None:
+        return (line.taint,)
     return tuple(OLDER_PARAMETER(parameter=n, step=step) for n, step in line.older.items())
 
 
