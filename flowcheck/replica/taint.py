@@ -179,12 +179,13 @@ class TaintLog:
         """replica: its state file. Raises StateError where the file beside it is damaged."""
         self._path = _path(replica)
         self.losses = read_losses(replica)
-        self._known: tuple[int, TaintedRanges] | None = None
+        self._known: tuple[list[Loss], TaintedRanges] = [], {}
 
     def at(self, step: int, layout: Layout) -> TaintedRanges:
         """The taint of a whole step of the replica."""
-        if self._known is None or self._known[0] != step:
-            self._known = step, taint_of_losses(self.losses, step, layout)
+        own = [loss for loss in self.losses if loss.is_in(step)]
+        if own != self._known[0]:
+            self._known = own, taint_of_losses(own, step, layout)
         return self._known[1]
 
     def missing_of(self, step: int) -> Ranges:
@@ -227,7 +228,7 @@ class TaintLog:
 
     def _write(self, losses: list[Loss]) -> None:
         write_atomically(self._path, msgspec.msgpack.encode(losses), durable=False)
-        self.losses, self._known = losses, None
+        self.losses = losses
 
 
 def bounded(losses: list[Loss], most: int = RANGES_MAX) -> list[Loss]:
