@@ -45,7 +45,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
         found.append(FoundStep(taken, f"job {number}"))
     runs = [RunDir(tmp_path / f"run-{n}") for n in (1, 2)]
     monkeypatch.setattr(multi_job_restore, "all_run_dirs", lambda run: runs)
-    monkeypatch.setattr(multi_job_restore, "_found", lambda runs: found)
+    monkeypatch.setattr(multi_job_restore, "_found", lambda runs, allow_tainted: found)
     monkeypatch.setattr(multi_job_restore, "_told_apart", lambda runs, layouts, files: [0, 1])
     monkeypatch.setattr(
         "flowcheck.ops.lifecycle.common_step_of_jobs.all_run_dirs", lambda run: runs

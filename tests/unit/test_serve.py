@@ -37,6 +37,9 @@ class Memory(Steps):
     def versions(self) -> tuple[int, ...]:
         return peek_versions(self._state)[1]
 
+    def tainted(self) -> frozenset[int]:
+        return frozenset()
+
 
 Serving = Callable[..., StepServer]
 
