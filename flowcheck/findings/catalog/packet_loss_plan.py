@@ -74,8 +74,8 @@ FOREIGN_LOSS = Entry(
     "plan_loss.foreign_loss",
     "the mirror queue loses {loss:g} of the copies, as the published prototype reports of its "
     "mirror link: another switch, another load",
-    remedy="Measure yours (`flowcheck status` counts packets that no mirror brought), and give it "
-    "with `--switch-loss`.",
+    remedy="Measure yours (`flowcheck status{this_run!o}` counts packets that no mirror brought), "
+    "and give it with `--switch-loss`.",
 )
 TAINT_IS_A_PLAN = Entry(
     "plan_loss.taint_is_a_plan",

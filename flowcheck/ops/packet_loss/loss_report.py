@@ -84,13 +84,14 @@ def coverage_words(coverage: Coverage) -> str:
     """Which copies there are, for people."""
     links, ranks = coverage.links, coverage.ranks
     if links is None:
-        times = {1: "once", 2: "twice"}.get(coverage.copies, f"{coverage.copies} times")
-        return f"every chunk {times}"
-    rest = f", {ranks - links} {links} times" if ranks > links else ""
+        return f"every chunk {_times(coverage.copies)}"
+    rest = f", {ranks - links} {_times(links)}" if ranks > links else ""
     both = " (or both directions of one)" if links == 2 else ""
-    return f"{links} links{both}: of {ranks} chunks {links} seen {links - 1} times{rest}".replace(
-        "1 times", "once"
-    ).replace("2 times", "twice")
+    return f"{links} links{both}: of {ranks} chunks {links} seen {_times(links - 1)}{rest}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -109,14 +110,18 @@ def _table(title: str, *columns: str) -> Table:
 def _today(plan: LossPlan) -> Table:
     odds, today, steps = plan.chosen.odds, plan.chosen.today, plan.steps_day
     table = _table(
-        "What this release does", "probability of", "a step", f"a day of {steps:,} steps", "a day"
+        "What this release does",
+        "probability of",
+        "a step",
+        f"a day of {steps:,} steps",
+        "such steps a day",
     )
     rows = (
         ("repair: copies lost, another mirror has each packet", odds.repaired, today.repair_day),
         ("stop: a packet lost in all copies", odds.unrepaired, today.stop_day),
     )
     for what, step, day in rows:
-        table.add_row(what, f"{step:.4g}", f"{day:.4g}", f"{step * steps:.4g} times")
+        table.add_row(what, f"{step:.4g}", f"{day:.4g}", f"{step * steps:.4g}")
     return table
 
 
@@ -133,8 +138,8 @@ def _first_stop(plan: LossPlan) -> str:
     if today.base_wait_steps is not None:
         wait = duration(today.base_wait_steps * step_s)
         told += (
-            " `flowcheck base FILE --then LATER` makes it go on with the trainer's next two "
-            f"checkpoints: {today.base_wait_steps:g} steps ({wait}) behind the stop on average, "
+            " `flowcheck base` makes it go on with the trainer's next two checkpoints: "
+            f"{today.base_wait_steps:g} steps ({wait}) behind the stop on average, "
             "if the gradient log has room for as many."
         )
     return told
@@ -242,7 +247,7 @@ def duration(seconds: float) -> str:
     """A time as text, in the unit that leaves few digits."""
     for size, unit in UNITS:
         if seconds >= size:
-            return f"{seconds / size:,.3g} {unit}" if seconds < 1e6 * size else f"{seconds:.2g} s"
+            return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
 
 
