@@ -31,7 +31,7 @@ from flowcheck.ops.packet_loss.loss_simulation import (
     simulate_stops,
     simulate_taint,
 )
-from flowcheck.ops.packet_loss.replica_odds import Healing, stopped_share
+from flowcheck.ops.packet_loss.replica_odds import Healing, stopped_share, sum_of_losses
 from flowcheck.ops.packet_loss.ring_overflow import RingBurst
 from flowcheck.ops.packet_loss.step_packets import (
     Block,
@@ -320,7 +320,7 @@ CALM, HOOKED, UNHOOKED = range(3)
 
 @pytest.mark.parametrize(
     ("every", "delay", "hook"),
-    [(3, 2, None), (4, 0, None), (1, 3, 2), (3, 2, 1), (3, 1, 3), (2, 3, 4), (3, 0, 2)],
+    [(3, 2, None), (4, 0, None), (1, 3, 2), (3, 2, 1), (3, 1, 3), (2, 3, 4), (3, 0, 2), (2, 4, 2)],
 )
 def test_taint_is_what_all_timelines_say(every: int, delay: int, hook: int | None) -> None:
     """Steps one by one: a file of each `every`th step is taken `delay` steps later, and the hook
@@ -371,6 +371,16 @@ def test_days_that_stop_in_fractions() -> None:
     assert at_least_once(float(lost), steps) == pytest.approx(float(1 - (1 - lost) ** steps))
     assert stopped_share(1e-15, 1000) == pytest.approx(1e-15 * 1001 / 2, rel=1e-9)
     assert (at_least_once(1.0, 3), at_least_once(0.0, 3)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 7), (3, 400), (1, 86_400), (250, 9_000_000)])
+@pytest.mark.parametrize("lost", [1e-15, 1e-11, 1e-7, 1.3e-5, 1e-2, 0.7])
+def test_sums_over_many_steps_keep_their_digits(first: int, count: int, lost: float) -> None:
+    log = math.log1p(-lost)
+    with mpmath.workdps(60):
+        each = mpmath.exp(mpmath.mpf(log))
+        told = count - each**first * (1 - each**count) / (1 - each)
+    assert sum_of_losses(first, count, log) == pytest.approx(float(told), rel=2e-12)
 
 
 @pytest.mark.parametrize(("seen", "samples"), [(0, 50), (3, 50), (25, 50), (49, 50), (50, 50)])
