@@ -13,6 +13,7 @@ import typer
 from flowcheck import __version__
 from flowcheck.cli import checkpoint_cli as cli_steps
 from flowcheck.cli import plan_cli as cli_plan
+from flowcheck.cli import plan_loss_cli as cli_plan_loss
 from flowcheck.cli import ports_cli as cli_ports
 from flowcheck.cli import serve_cli as cli_serve
 from flowcheck.cli import switch_cli as cli_switch
@@ -383,6 +384,7 @@ def down(
 
 for verb, page in (
     (cli_plan.plan, "flowcheck/ops/planning/README.md"),
+    (cli_plan_loss.plan_loss, "flowcheck/ops/packet_loss/README.md"),
     (cli_ports.ports, "flowcheck/ops/mirror_ports/README.md"),
     (cli_serve.serve, "flowcheck/vault/README.md"),
     (cli_watch.watch, "flowcheck/ops/watch/README.md"),

@@ -31,6 +31,7 @@ REFUSED = {
     "lab train": ["--hosts", "1"],
     "lab up": ["--hosts", "0"],
     "plan": ["NONE.toml"],
+    "plan-loss": ["--gradient-bytes", "-1"],
     "ports": ["NONE"],
     "replay": ["NONE"],
     "restore": ["--out", "NONE", "--run", "NONE"],
@@ -84,6 +85,7 @@ def test_an_error_is_one_object_on_stderr(verb: str, tmp_path: Path) -> None:
     [
         ["analyze", CAPTURE],
         ["plan", "torch.nn:Linear", *PLANNED, "--world", "2"],
+        ["plan-loss", "--gradient-bytes", "1e6", "--simulate", "10"],
         ["ports", DATA / "ports" / "sixteen-nodes.toml"],
         ["switch", "list"],
         ["switch", "render", "--os", "eos", "--source", "Ethernet1/1", "--monitor", "Ethernet2/1"],

@@ -373,6 +373,7 @@ COMMANDS_OF_ROOM = {
     "ops/restore": ("restore", "serve", "verify"),
     "ops/trainer_checkpoint": ("audit", "base"),
     "ops/mirror_ports": ("ports",),
+    "ops/packet_loss": ("plan-loss",),
     "ops/planning": ("plan",),
     "ops/analysis": ("analyze",),
     "ops/lifecycle": ("up", "replay", "status", "down"),

@@ -95,19 +95,23 @@ def wire_of(request: PlanRequest) -> MirroredPort:
         era = NcclEra.V2_29 if request.nccl is None else era_of(request.nccl)
     except ValueError as error:
         raise ConfigError("--nccl", request.nccl, VERSION(short="2.21", long="2.21.5")) from error
-    names = {str(protocol).lower(): protocol for protocol in Protocol}
-    asked = request.protocol
-    if asked is not None and asked.lower() not in names:
-        raise ConfigError("--protocol", asked, ONE_OF(tuple(Protocol)))
     return MirroredPort(
         ranks=request.world,
         channels=1 if request.channels is None else request.channels,
-        protocol=None if asked is None else names[asked.lower()],
+        protocol=protocol_named(request.protocol),
         era=era,
         ring_index=request.ring_index,
         gpus=request.gpus,
         pmtu_bytes=request.pmtu,
     )
+
+
+def protocol_named(asked: str | None) -> Protocol | None:
+    """The protocol that --protocol names in any case. Raises ConfigError for another name."""
+    names = {str(protocol).lower(): protocol for protocol in Protocol}
+    if asked is not None and asked.lower() not in names:
+        raise ConfigError("--protocol", asked, ONE_OF(tuple(Protocol)))
+    return None if asked is None else names[asked.lower()]
 
 
 def plan_of(

@@ -1,0 +1,1 @@
+"""How often packet loss stops a replica, and what a second copy saves: `flowcheck plan-loss`."""
