@@ -30,7 +30,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
-from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write
+from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
@@ -61,6 +61,8 @@ def restore_all_jobs(
         named = ", ".join(map(str, templates))
         raise ConfigError("--template", named, template_count_finding(len(templates), len(runs)))
     found = _found(runs)
+    for one in found:
+        refuse_doubted(one, despite_audit=request.despite_audit)
     of = _told_apart(runs, found, templates)
     done: list[RestoredStep] = []
     with new_output(target) as (place, _):

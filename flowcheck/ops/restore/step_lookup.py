@@ -49,6 +49,7 @@ from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
@@ -189,7 +190,8 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     if taken.step == 0 and incarnation_of(run).step is None:
         raise StateError(STATE_UNKNOWN(run.root))
     where = f"the replica of {run.root}"
-    return FoundStep(taken, where, assumptions_of(run), observed_files=observed_files_of(run))
+    basis = (*doubts_of(run, taken.step), *assumptions_of(run))
+    return FoundStep(taken, where, basis, observed_files=observed_files_of(run))
 
 
 def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
@@ -207,8 +209,12 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
     if not kept:
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
     by = CodeApproval((config.optimizer,))
+    found = step_in_checkpoint(kept[-1], lazily=lazily, by=by)
+    # An audit may have failed since it was written.
+    basis = dict.fromkeys((*doubts_of(run, found.snapshot.step), *found.assumed))
+    stored = found.stored_state and replace(found.stored_state, assumed=tuple(basis))
     return replace(
-        step_in_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=observed_files_of(run)
+        found, assumed=tuple(basis), stored_state=stored, observed_files=observed_files_of(run)
     )
 
 

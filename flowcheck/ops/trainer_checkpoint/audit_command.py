@@ -42,6 +42,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.audit.difference_evidence import evidence_of, first_difference_finding
 from flowcheck.vault.audit.step_settings_check import compare_step_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
@@ -64,12 +65,10 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     """Compares the replica with a checkpoint and prints the differences. Returns the exit code, 0
     if there are none. Raises ConfigError if there is no run, StateError if the step is unknown or
     the file does not fit."""
-    where = RunDir(root)
-    if len(runs := all_run_dirs(where)) > 1:
-        where = _one_of(runs, file, step)
+    where = run_of_file(RunDir(root), file, step)
     template = read_checkpoint_template(where, file, step)
     found = compare_with_replica(where, template, file)
-    line = append_audit_line(where, found, file, template)
+    line = append_audit_line(where, found, file, template, evidence_in(where, template, found))
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
@@ -79,7 +78,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
         }
         print(msgspec.json.encode(result).decode())
     else:
-        _print(found, file)
+        _print(found, file, line.evidence)
         if found.differences and not found.settings.differing:
             command = f"flowcheck base {shlex.quote(str(file))}{run_option(root)}"
             goes_on = f"to continue from the trainer's own state, run: `{command}`"
@@ -87,10 +86,30 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     return 0 if found.passed else DIFFERENT
 
 
+def evidence_in(
+    where: RunDir, template: CheckpointTemplate, found: bitwise_audit.Audit
+) -> tuple[Finding, ...]:
+    """The first difference by its element, and what the file holds in its place; () if it
+    passed."""
+    first = first_difference_finding(found)
+    digests = digests_at(where.trace, template.step) if found.differences else None
+    if first is None or digests is None:
+        return () if first is None else (first,)
+    layout, own = _layout_and_steps(where)[0], optimizer_of_run(where)
+    return (first, *evidence_of(found, template, layout, own, where.trace, len(digests)))
+
+
 def append_audit_line(
-    where: RunDir, found: bitwise_audit.Audit, file: Path, template: CheckpointTemplate
+    where: RunDir,
+    found: bitwise_audit.Audit,
+    file: Path,
+    template: CheckpointTemplate,
+    evidence: tuple[Finding, ...] = (),
+    *,
+    base: bool = False,
 ) -> AuditRecord:
-    """Writes down what came of an audit, and what else is in the file, which a restore may need."""
+    """Writes down what came of an audit, and what else is in the file, which a restore may need.
+    base: the file was given as the replica's base. Raises OSError if there is no room."""
     line = AuditRecord(
         step=found.step,
         passed=found.passed,
@@ -99,15 +118,32 @@ def append_audit_line(
         first_difference=found.first_difference,
         # What differs may be of another job.
         others=buffer_digests(template, found.not_compared) if found.equal else {},
+        optimizer=found.optimizer and not found.parameters_only,
+        evidence=evidence,
+        base=base,
     )
-    with naming_file(where.audits):
-        log = open_private(where.audits, APPEND_FLAGS)
+    append_record(where, where.audits, line)
+    return line
+
+
+def append_base_line(where: RunDir, step: Step, file: Path) -> None:
+    """Writes down that the replica goes on from a base, so that earlier differences tell nothing
+    of it any more."""
+    line = AuditRecord(step=step, passed=True, file=str(file), tensors=0, base=True)
+    append_record(where, where.audits, line)
+
+
+def append_record(where: RunDir, path: Path, record: msgspec.Struct) -> None:
+    """Appends a line to a file of a run. It is on disk when this returns: no kill takes a
+    difference back. Raises OSError if there is no room."""
+    with naming_file(path):
+        log = open_private(path, APPEND_FLAGS)
         try:
-            append_to_open_file(log, msgspec.json.encode(line))
+            append_to_open_file(log, msgspec.json.encode(record))
+            os.fsync(log)
             _belong_beside(where, log)
         finally:
             os.close(log)
-    return line
 
 
 def _belong_beside(where: RunDir, descriptor: int) -> None:
@@ -115,6 +151,12 @@ def _belong_beside(where: RunDir, descriptor: int) -> None:
     owner, made = where.root.stat(), os.fstat(descriptor)
     if os.geteuid() == 0 == made.st_uid and made.st_nlink == 1:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def run_of_file(where: RunDir, file: Path, step: Step | None = None) -> RunDir:
+    """The run directory of the job that a checkpoint belongs to. Raises StateError as `_one_of`."""
+    runs = all_run_dirs(where)
+    return _one_of(runs, file, step) if len(runs) > 1 else where
 
 
 def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
@@ -207,7 +249,7 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
     return bitwise_audit.audit_digests(template, layout, optimizer_of_run(where), digests)
 
 
-def _print(found: bitwise_audit.Audit, file: Path) -> None:
+def _print(found: bitwise_audit.Audit, file: Path, evidence: tuple[Finding, ...] = ()) -> None:
     compared = found.optimizer and not found.parameters_only
     kinds = "parameters and optimizer tensors" if compared else "parameters"
     left = f"; {len(found.not_compared)} tensors of the file (buffers) are not in the replica"
@@ -227,6 +269,8 @@ def _print(found: bitwise_audit.Audit, file: Path) -> None:
         print_line(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:
         print_line(f"  and {len(found.differences) - SHOWN} more")
+    for one in evidence[1:]:  # the first is among the differences
+        print_line(f"  {one}")
     _print_settings(found)
 
 
@@ -253,4 +297,6 @@ def _how_far(difference: bitwise_audit.Difference) -> str:
     if difference.elements is None:
         return "differs (only the digest of that step is kept, not its bytes)"
     far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
-    return f"{difference.elements:,} elements differ, by up to {far}"
+    at = "".join(f"[{place}]" for place in difference.index or ())
+    values = f"{difference.file_value} in the file, {difference.replica_value} in the replica"
+    return f"{difference.elements:,} elements differ, by up to {far}; the first{at}: {values}"
