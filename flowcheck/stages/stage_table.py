@@ -173,7 +173,6 @@ STAGES = (
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
         says_hello=False,
-        niceness=10,
     ),
     StageSpec(
         name="parse",

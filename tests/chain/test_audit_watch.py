@@ -10,7 +10,7 @@ import json
 import pickle
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,12 @@ import torch.distributed.checkpoint as dcp
 from support.chain import LIMIT_S, Command, flowcheck, wait_until
 from test_give_back import FACTORY, RATE, STEPS, job_file, lines, trained
 
+from flowcheck.errors import StateError
+from flowcheck.findings.catalog.file_audits import DOUBTED, RESTORE_DOUBTED
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob
+from flowcheck.ops.restore import restore_command, verify_command
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
+from flowcheck.ops.restore.single_step_restore import RestoredStep
 from flowcheck.ops.watch.prometheus_metrics import metrics_text
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.state.state_reader import StateReader
@@ -49,6 +54,7 @@ def watched_chain(folder: Path) -> Iterator[RunDir]:
     """A chain that took every step of the trainer, and watches `folder`/runs."""
     trained(folder, SyntheticJob(steps=STEPS))
     (folder / "job.py").write_text(FACTORY)
+    (folder / "runs").mkdir()  # the chain's user sees of a private folder what was there
     job, where = job_file(folder, RATE), RunDir(folder / "run")
     table = f'[audit]\nfolder = "{folder}/runs"\ninterval_s = 0.1\n'
     job.write_text(job.read_text() + table)
@@ -73,13 +79,16 @@ def outcomes(where: RunDir, folder: Path) -> dict[str, tuple[str, int | None, st
 
 def write_good_and_damaged(folder: Path, runs: Path) -> None:
     """What a trainer of two ranks and its asynchronous saves left."""
-    (runs / "step-5").mkdir(parents=True)
+    (runs / "step-5").mkdir()
     own = torch.load(folder / "step-5.pt", weights_only=True)
     torch.save(own, runs / "step-5/rank-0.pt")
     own["net"]["layer1"][3] = float("nan")
     torch.save(own, runs / "step-5/rank-1.pt")
     tree = torch.load(folder / "step-6.pt", weights_only=True)
-    whole = {"net": tree["net"], "opt": tree["opt"], "global_step": tree["global_step"]}
+    own = tree["opt"]  # by name, as torch.distributed.checkpoint.state_dict has it
+    groups = [one | {"params": [f"layer{n}" for n in one["params"]]} for one in own["param_groups"]]
+    named = {"state": {f"layer{n}": s for n, s in own["state"].items()}, "param_groups": groups}
+    whole = {"model": tree["net"], "optimizer": named, "step": tree["global_step"]}
     dcp.save(whole, checkpoint_id=runs / "step-6")
     shutil.copy(folder / "step-3.pt", runs / "step-3.pt")
     half = (folder / "step-4.pt").read_bytes()
@@ -89,7 +98,9 @@ def write_good_and_damaged(folder: Path, runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_file_is_held_against_its_step_and_a_difference_stays(tmp_path: Path) -> None:
+def test_every_file_is_held_against_its_step_and_a_difference_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, runs, more = tmp_path, tmp_path / "runs", tmp_path / "more"
     with watched_chain(folder) as where:
         write_good_and_damaged(folder, runs)
@@ -124,11 +135,11 @@ def test_every_file_is_held_against_its_step_and_a_difference_stays(tmp_path: Pa
         evidence = files[2]["why"][-1]
         assert (evidence["code"], evidence["arguments"]["step"]) == ("audit.holds_other_step", 1)
         assert (last["failed_step"], last["equal_step"], last["exit_code"]) == (7, 6, 1)
-        check_told_and_refused(folder, where)
+        check_told_and_refused(folder, where, capsys)
         base = flowcheck("base", folder / f"step-{STEPS}.pt", "--run", where.root)
         assert base[0] == 0, base
-        restored = ("restore", "--run", where.root, "--format", "torch", "--out", folder / "b.pt")
-        assert flowcheck(*restored)[0] == 0, "a base ends the doubt"
+        (done,) = restored(where, folder / "b.pt")
+        assert done.doubt is None, "a base ends the doubt"
 
 
 def moments_that_differ(folder: Path, more: Path, where: RunDir) -> tuple[int, list[Any]]:
@@ -151,7 +162,7 @@ def moments_that_differ(folder: Path, more: Path, where: RunDir) -> tuple[int, l
     return code, [json.loads(line) for line in out.splitlines()]
 
 
-def check_told_and_refused(folder: Path, where: RunDir) -> None:
+def check_told_and_refused(folder: Path, where: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     """What the state, the metrics, the events, `restore` and `verify` say of a difference."""
     state: ChainState = StateReader(where.root).state()
     (job,) = state.jobs
@@ -165,11 +176,20 @@ def check_told_and_refused(folder: Path, where: RunDir) -> None:
     kinds = [json.loads(line)["kind"] for line in where.events.read_text().splitlines()]
     wait_until(lambda: '"audit_skipped"' in where.events.read_text(), 10, "the event")
     assert kinds.count("audit") >= 6
-    words = ("restore", "--run", where.root, "--format", "torch", "--json", "--out")
-    code, out, _ = flowcheck(*words, folder / "a.pt")
-    assert (code, json.loads(out)["error"]["code"]) == (2, "audit.restore_doubted")
-    code, out, err = flowcheck(*words, folder / "a.pt", "--despite-audit")
-    assert (code, json.loads(out)["doubt"]["code"]) == (0, "audit.doubted"), err
-    assert "NOT proved exact" in flowcheck("verify", folder / "a.pt")[1]
-    code, out, err = flowcheck(*words, folder / "6.pt", "--step", "6")
-    assert (code, json.loads(out)["doubt"]) == (0, None), err
+    with pytest.raises(StateError) as refused:
+        restored(where, folder / "a.pt")
+    assert refused.value.finding.is_any_of(RESTORE_DOUBTED)
+    (done,) = restored(where, folder / "a.pt", despite_audit=True)
+    assert done.doubt is not None and done.doubt.is_any_of(DOUBTED)
+    assert verify_command.run(folder / "a.pt", as_json=False) == 0
+    assert "NOT proved exact" in capsys.readouterr().out
+    (done,) = restored(where, folder / "6.pt", step=6)
+    assert done.doubt is None
+
+
+def restored(
+    where: RunDir, out: Path, *, step: int | None = None, despite_audit: bool = False
+) -> Sequence[RestoredStep]:
+    source = StepSource(run=where.root, step=step)
+    request = RestoreRequest(source=source, output=out, form="torch", despite_audit=despite_audit)
+    return restore_command.restore(request)

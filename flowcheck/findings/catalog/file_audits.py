@@ -78,6 +78,13 @@ STEP_GONE = Entry(
     cause="The replica keeps digests of its last steps only, or was given a later base.",
     remedy="Watch while the trainer writes: a file is compared as soon as it is whole.",
 )
+STATES_UNNAMED = Entry(
+    "audit.states_unnamed",
+    "its optimizer's states are under other names than its parameter groups state",
+    cause="The file was written in a form in which no state shows its parameter, such as an "
+    "optimizer's plain state_dict in a folder of torch.distributed.checkpoint.",
+    remedy="Save what torch.distributed.checkpoint.state_dict.get_state_dict returns.",
+)
 STEP_NOT_REACHED_YET = Entry(
     "audit.step_not_reached",
     "is of step {step}; the replica was at step {at} and did not get there within {limit_s} s",

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
-from flowcheck.findings.catalog.file_audits import STALE_FILE, STATE_MISSING, STEP_GONE, VANISHED
+from flowcheck.findings.catalog.file_audits import (
+    STALE_FILE,
+    STATE_MISSING,
+    STATES_UNNAMED,
+    STEP_GONE,
+    VANISHED,
+)
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.trainer_checkpoints import OTHER_STATES, OTHER_TYPE_OR_SHAPE
 from flowcheck.findings.finding import Finding
@@ -62,6 +68,8 @@ def audit_file(
         return unread_file(folder, one, _finding_of(error))
     if stamp_of(one) != one.stamp:
         return unread_file(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
+    if _states_are_unnamed(template):
+        return unread_file(folder, one, STATES_UNNAMED(), step=template.step)
     at = _newest(own)
     if at is not None and template.step > at:
         return NotYet(template.step, at)
@@ -89,6 +97,13 @@ def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, Checkp
             raise
     own = audits.run_of_file(where, file, named)
     return own, audits.read_checkpoint_template(own, file, named)
+
+
+def _states_are_unnamed(template: CheckpointTemplate) -> bool:
+    """Whether the file's optimizer states are under other names than its groups state: which
+    parameter each belongs to is unknown, so that they would all count as missing."""
+    state = {} if template.optimizer is None else template.optimizer["state"]
+    return bool(state) and not any(number in state for number in template.order)
 
 
 def _newest(where: RunDir) -> int | None:

@@ -27,7 +27,6 @@ from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome, c
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
-from flowcheck.stages.stage_table import stage_named
 
 DIFFERENT = 1
 NOTHING_COMPARED = 3
@@ -37,6 +36,8 @@ END_LIMIT_S = 10.0
 become whole. A choice: longer delays the end, shorter leaves out the last checkpoint."""
 STAGE_END_LIMIT_S = 2.0
 """The same of a stage: the end of its chain waits for it. A choice."""
+NICENESS = 10
+"""Nice value of a stage: the stages that take frames go first. A choice."""
 SIGNAL_LOOK_S = 0.2
 """Seconds between two checks for signals. A choice: longer ends later."""
 
@@ -64,9 +65,10 @@ def run(root: Path, stated: AuditConfig | None, parent: int | None, *, as_json: 
         if parent is not None:
             if not die_with_parent(parent):
                 return 0
-            os.nice(stage_named("audit").spec.niceness)
+            os.nice(NICENESS)
         watch = FolderWatch(where, settings, tell, warn)
-        watch.begin()
+        # A stage takes seconds to start, in which the trainer may write.
+        watch.begin(None if parent is None else where.config.stat().st_mtime_ns)
         if not as_json:
             print_line(f"{settings.folder} is watched; Ctrl-C ends with a summary")
         while not signals.received and chain_lives(where, supervisor):

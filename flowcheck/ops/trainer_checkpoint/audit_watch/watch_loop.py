@@ -81,9 +81,10 @@ class FolderWatch:
     _waiting: dict[Path, _Waiting] = field(default_factory=dict)
     _warned: Finding | None = None
 
-    def begin(self) -> None:
+    def begin(self, since_ns: int | None = None) -> None:
         """Takes up what an earlier watch of the folder left; else the files that are there now
-        were there before, and are listed as such unless they are to be compared."""
+        were there before, and are listed as such unless they are to be compared. since_ns: files
+        that changed after this time, since 1970, are new all the same."""
         files = [f for f in read_audited_files(self.where) if f.folder == str(self._folder)]
         deaths: dict[tuple[str, str], int] = {}
         for file in files:
@@ -101,7 +102,9 @@ class FolderWatch:
             key = (str(one.path), one.stamp)
             if key in killers:
                 self._take(unread_file(self._folder, one, KILLED_THE_WATCH(DEATHS_MAX)))
-            elif not files and not self.settings.existing and key not in self._done:
+                continue
+            before = since_ns is None or one.time_ns < since_ns
+            if before and key not in self._done and not (files or self.settings.existing):
                 self._take(unread_file(self._folder, one, THERE_BEFORE()))
 
     def turn(self, stopping: Callable[[], bool] = lambda: False) -> float:
