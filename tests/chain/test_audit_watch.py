@@ -98,6 +98,7 @@ def write_good_and_damaged(folder: Path, runs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_every_file_is_held_against_its_step_and_a_difference_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

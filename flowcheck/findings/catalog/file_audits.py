@@ -111,6 +111,13 @@ TOO_MANY_ENTRIES = Entry(
     remedy="Watch the folder to which the trainer writes its checkpoints.",
 )
 
+NO_ROOM = Entry(
+    "audit.no_room",
+    "{file}: what came of it cannot be written down: no room in {folder}",
+    cause="The file system of the run directory is full.",
+    remedy="Make room; the file is compared again as soon as there is some.",
+)
+
 # What a difference means from then on.
 
 NO_STEP = Entry("audit.no_step", "none")

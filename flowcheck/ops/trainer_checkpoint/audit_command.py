@@ -133,14 +133,17 @@ def append_base_line(where: RunDir, step: Step, file: Path) -> None:
     append_record(where, where.audits, line)
 
 
-def append_record(where: RunDir, path: Path, record: msgspec.Struct) -> None:
-    """Appends a line to a file of a run. It is on disk when this returns: no kill takes a
-    difference back. Raises OSError if there is no room."""
+def append_record(
+    where: RunDir, path: Path, record: msgspec.Struct, *, durable: bool = True
+) -> None:
+    """Appends a line to a file of a run. durable: it is on disk when this returns, so that nothing
+    takes a difference back. Raises OSError if there is no room."""
     with naming_file(path):
         log = open_private(path, APPEND_FLAGS)
         try:
             append_to_open_file(log, msgspec.json.encode(record))
-            os.fsync(log)
+            if durable:
+                os.fsync(log)
             _belong_beside(where, log)
         finally:
             os.close(log)

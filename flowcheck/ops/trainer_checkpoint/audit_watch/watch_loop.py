@@ -12,10 +12,11 @@ from threading import Event
 import msgspec
 
 from flowcheck.config import AuditConfig
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import FlowCheckError, is_disk_full
 from flowcheck.findings.catalog.file_audits import (
     CANNOT_LIST,
     KILLED_THE_WATCH,
+    NO_ROOM,
     NOT_WHOLE,
     STEP_NOT_REACHED_YET,
     STILL_CHANGES,
@@ -79,7 +80,7 @@ class FolderWatch:
     _done: set[tuple[str, str]] = field(default_factory=set)
     """(path, stamp) of everything that is not looked at again."""
     _waiting: dict[Path, _Waiting] = field(default_factory=dict)
-    _warned: Finding | None = None
+    _said: set[Finding] = field(default_factory=set)
 
     def begin(self, since_ns: int | None = None) -> None:
         """Takes up what an earlier watch of the folder left; else the files that are there now
@@ -103,7 +104,7 @@ class FolderWatch:
             if key in killers:
                 self._take(unread_file(self._folder, one, KILLED_THE_WATCH(DEATHS_MAX)))
                 continue
-            before = since_ns is None or one.time_ns < since_ns
+            before = (since_ns is None or one.time_ns < since_ns) and not _is_none(one)
             if before and key not in self._done and not (files or self.settings.existing):
                 self._take(unread_file(self._folder, one, THERE_BEFORE()))
 
@@ -116,7 +117,13 @@ class FolderWatch:
         for waiting in list(self._waiting.values()):
             if stopping():
                 break
-            self._try(waiting)
+            try:
+                self._try(waiting)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._say_once(NO_ROOM(file=waiting.one.path, folder=self.where.root))
+                break  # it is taken at a later look
         return max(self.settings.interval_s, lasted_s * LOOK_SHARE)
 
     def end(self, limit_s: float) -> None:
@@ -146,10 +153,14 @@ class FolderWatch:
                 told = TOO_MANY_ENTRIES(folder=self._folder, limit=candidates.ENTRIES_MAX)
         except OSError as error:
             told = CANNOT_LIST(folder=self._folder, error=error.strerror or str(error))
-        if told is not None and not (told == self._warned):  # noqa: SIM201, a Struct has no !=
-            self.warn(told)
-        self._warned = told
+        self._say_once(told)
         return found
+
+    def _say_once(self, told: Finding | None) -> None:
+        """told: what keeps the watch from its work; None: nothing does."""
+        if told is not None and told not in self._said:
+            self._said.add(told)
+            self.warn(told)
 
     def _note(self, found: tuple[Candidate, ...]) -> None:
         now_s = time.monotonic()
@@ -161,8 +172,9 @@ class FolderWatch:
             known = self._waiting.get(one.path)
             if known is not None and known.one.stamp == one.stamp:
                 known.looks += 1
-            elif candidates.is_ours(one) or candidates.is_other_file(one):
+            elif _is_none(one):
                 self._waiting.pop(one.path, None)
+                self._done.add((str(one.path), one.stamp))
             else:
                 self._waiting[one.path] = _Waiting(one, now_s)
 
@@ -220,7 +232,12 @@ class FolderWatch:
         self._write(file)
 
     def _write(self, file: AuditedFile) -> None:
-        audits.append_record(self.where, self.where.audit_files, file)
+        audits.append_record(self.where, self.where.audit_files, file, durable=False)
+
+
+def _is_none(one: Candidate) -> bool:
+    """Whether it is no checkpoint of the trainer."""
+    return candidates.is_ours(one) or candidates.is_other_file(one)
 
 
 def _was_before(file: AuditedFile) -> bool:
