@@ -137,8 +137,7 @@ def restore(
         bool,
         typer.Option(
             "--despite-audit",
-            help="Restore a step though an audit found the replica different before it; its "
-            "manifest says that it is not proved exact.",
+            help="Restore a step though an audit found a difference; its manifest then tells it.",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
@@ -240,16 +239,16 @@ def audit(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="With --watch: time between two looks at the folder, default 1. A file is taken "
-            "once it stood still from one look to the next.",
+            help="With --watch: time between two looks, between which a file must stand still; "
+            "default: 1.",
         ),
     ] = None,
     wait: Annotated[
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="With --watch: how long a file may stay incomplete, or ahead of the replica, "
-            "default 600.",
+            help="With --watch: how long a file may stay incomplete, or ahead of the replica; "
+            "default: 600.",
         ),
     ] = None,
     parent: Annotated[
@@ -302,12 +301,12 @@ def _watch_settings(
 
 
 def _watch(run: Path, stated: AuditConfig | None, parent: int | None, *, as_json: bool) -> int:
-    from flowcheck.ops.trainer_checkpoint.audit_watch import watch_command
+    from flowcheck.ops.trainer_checkpoint.audit_watch import audit_watch_command
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
     set_named_run(run)
     drop_for_run(run, None if stated is None else Path(stated.folder))
-    return watch_command.run(run, stated, parent, as_json=as_json)
+    return audit_watch_command.run(run, stated, parent, as_json=as_json)
 
 
 def _one_checkpoint(argument: Path | None, option: Path | None, example: str) -> Path:

@@ -11,9 +11,9 @@ import torch
 from flowcheck.config import AuditConfig
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.audit_watch import watch_loop
+from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, unread_file
-from flowcheck.ops.trainer_checkpoint.audit_watch.watch_command import exit_code
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import FolderWatch
 from flowcheck.stages.job_state.audited_files import (
     AuditedFile,

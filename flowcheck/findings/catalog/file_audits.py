@@ -150,9 +150,15 @@ RESTORE_DOUBTED = Entry(
 # Options.
 
 FILE_OR_WATCH = Entry(
-    "audit.file_or_watch", "either one checkpoint or --watch with a folder, not both"
+    "audit.file_or_watch",
+    "either one checkpoint or --watch with a folder, not both",
+    remedy="Leave one of the two out.",
 )
-ONLY_WITH_WATCH = Entry("audit.only_with_watch", "an option of --watch")
+ONLY_WITH_WATCH = Entry(
+    "audit.only_with_watch",
+    "an option of --watch",
+    remedy="Leave it out, or state the folder: `flowcheck audit --watch DIR{this_run!o}`.",
+)
 NO_FOLDER_STATED = Entry(
     "audit.no_folder_stated",
     "a folder: the job file has no [audit]",
