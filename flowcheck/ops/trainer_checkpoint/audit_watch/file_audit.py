@@ -33,7 +33,7 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 _NAMED_STEP = re.compile(
     r"(?:step|iter|iteration|checkpoint|ckpt)[-_=.]?0*(\d{1,18})(?!\d)", re.IGNORECASE
 )
-"""The step in a name: `step-400`, `global_step400`, `iter_0000400`, `checkpoint-400`."""
+"""The step in a name: step-400, global_step400, iter_0000400, checkpoint-400."""
 
 
 @dataclass(frozen=True, slots=True)
