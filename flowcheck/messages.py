@@ -181,6 +181,13 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tensors: not compared, as they rest on bytes that no mirror brought."""
     others: dict[str, str] = {}
     """{tensor of the file that the replica does not have: digest}: what a restore may rest on."""
+    optimizer: bool = False
+    """Whether the state of the optimizer was compared as well."""
+    evidence: tuple[Finding, ...] = ()
+    """The first difference by its element, and what the file holds there instead."""
+    base: bool = False
+    """True: the operator gave this file as the replica's base, so that differences before this
+    line tell nothing of the replica any more."""
 
 
 def parse_audit_record(line: bytes) -> AuditRecord | None:

@@ -200,7 +200,9 @@ def append_to_open_file(descriptor: int, line: bytes) -> None:
     incomplete, a newline ends it first."""
     size = os.fstat(descriptor).st_size
     torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-    os.write(descriptor, b"\n" * torn + line + b"\n")
+    added = b"\n" * torn + line + b"\n"
+    if os.write(descriptor, added) < len(added):  # what was written stays, as a torn line
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def set_private_umask() -> None:

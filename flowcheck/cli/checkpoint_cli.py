@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from flowcheck.cli.shared_options import DEFAULT_RUN, Json, Run
+from flowcheck.config import AuditConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.file_audits import FILE_OR_WATCH, ONLY_WITH_WATCH
 from flowcheck.findings.catalog.refused_options import (
     CHECKPOINT_NEEDED,
     CHECKPOINT_TWICE,
@@ -139,6 +141,13 @@ def restore(
             help="Run the code that the manifest names; only if you trust --checkpoint or --from.",
         ),
     ] = False,
+    despite_audit: Annotated[
+        bool,
+        typer.Option(
+            "--despite-audit",
+            help="Restore a step though an audit found a difference; its manifest then tells it.",
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
     warm: Annotated[
         bool,
@@ -180,6 +189,7 @@ def restore(
         form=form,
         options=FormatOptions(keys_in(keys), like, shard_mb * 10**6, ranks, zero),
         also=tuple(also or ()),
+        despite_audit=despite_audit,
         force=force,
         warm=warm,
     )
@@ -222,21 +232,90 @@ def audit(
     step: Annotated[
         int | None, typer.Option(help="Step of the checkpoint; default: as the file states it.")
     ] = None,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Compare every checkpoint that appears in this folder or below."
+        ),
+    ] = None,
+    existing: Annotated[
+        bool,
+        typer.Option(
+            "--existing", help="With --watch: also compare the files that are there already."
+        ),
+    ] = False,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="With --watch: time between two looks, between which a file must stand still; "
+            "default: 1.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="With --watch: how long a file may stay incomplete, or ahead of the replica; "
+            "default: 600.",
+        ),
+    ] = None,
+    parent: Annotated[
+        int | None,
+        typer.Option(help="End when the process with this ID ends; set by the supervisor."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare the replica with a checkpoint that the trainer wrote, bit for bit.
 
-    Exit code 0: equal; 1: different (the first differences are printed).
+    With --watch it compares each checkpoint that appears in a folder, each rank's file too, until
+    the chain ends or Ctrl-C, and prints a summary. A difference stays on record until `flowcheck
+    base` gives the replica a new state: meanwhile no step since the last equal one is called exact.
+
+    Exit code 0: equal, with --watch all files that appeared; 1: different (the first differences
+    are printed); 2: refused, with the reason; 3: with --watch nothing differs, but a file was not
+    compared, or there was none.
 
     Example: `flowcheck audit runs/step-400.pt --run /run/flowcheck/job`
+
+    Example: `flowcheck audit --watch runs --run /run/flowcheck/job`
     """
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
+    if watch is not None or parent is not None:
+        if checkpoint is not None or same is not None or step is not None:
+            raise ConfigError("--watch", str(watch), FILE_OR_WATCH())
+        stated = _watch_settings(watch, existing=existing, interval=interval, wait=wait)
+        raise typer.Exit(_watch(run, stated, parent, as_json=as_json))
+    for name, value in (("--existing", existing), ("--interval", interval), ("--wait", wait)):
+        if value:
+            raise ConfigError(name, value, ONLY_WITH_WATCH())
     file = _one_checkpoint(checkpoint, same, f"flowcheck audit runs/step-400.pt{run_option(run)}")
     set_named_run(run)
     drop_for_run(run, file)
     raise typer.Exit(verb.run(run, file, None if step is None else Step(step), as_json=as_json))
+
+
+def _watch_settings(
+    folder: Path | None, *, existing: bool, interval: float | None, wait: float | None
+) -> AuditConfig | None:
+    """The settings of the command line, which are those of [audit]; None: the job file's. Raises
+    ConfigError for a time that is not above 0."""
+    if folder is None:
+        return None
+    times = {"interval_s": interval, "wait_s": wait}
+    given = {key: value for key, value in times.items() if value is not None}
+    return AuditConfig(folder=str(folder), existing=existing, **given)
+
+
+def _watch(run: Path, stated: AuditConfig | None, parent: int | None, *, as_json: bool) -> int:
+    from flowcheck.ops.trainer_checkpoint.audit_watch import audit_watch_command
+    from flowcheck.stages.privilege.drop_privileges import drop_for_run
+
+    set_named_run(run)
+    drop_for_run(run, None if stated is None else Path(stated.folder))
+    return audit_watch_command.run(run, stated, parent, as_json=as_json)
 
 
 def _one_checkpoint(argument: Path | None, option: Path | None, example: str) -> Path:

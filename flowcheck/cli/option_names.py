@@ -30,6 +30,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
         "watch.tls_certificate": "--tls-certificate",
         "watch.tls_key": "--tls-key",
     },
+    "audit": {"audit.interval_s": "--interval", "audit.wait_s": "--wait"},
     "serve": {
         "serve.host": "--host",
         "serve.port": "--port",

@@ -31,11 +31,12 @@ from flowcheck.config.optimizer_config import (
     ScalerConfig,
 )
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
-from flowcheck.config.watch_log_config import LogConfig, WatchConfig
+from flowcheck.config.watch_log_config import AuditConfig, LogConfig, WatchConfig
 
 __all__ = [
     "CLASS_ARGUMENTS",
     "ELEMENT_BYTES",
+    "AuditConfig",
     "AverageConfig",
     "GradientLogConfig",
     "GradientsConfig",

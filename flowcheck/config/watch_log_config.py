@@ -1,4 +1,5 @@
-"""Settings of the metrics server and of the log: [watch] and [log]."""
+"""Settings of the metrics server, of audits of the trainer's files and of the log: [watch],
+[audit] and [log]."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from flowcheck.findings.catalog.refused_settings import (
     NEEDS_OTHER,
     PORT_NUMBER,
     TOKEN_NEEDED,
+    WATCHED_FOLDER,
 )
 
 LISTEN = "127.0.0.1:9464"
@@ -78,6 +80,29 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
             loopback = AN_ADDRESS_SUCH_AS(LISTEN)
             right = TOKEN_NEEDED(token_file="watch.token_file", loopback=loopback)
             raise ConfigError("watch.listen", self.listen, right)
+
+
+class AuditConfig(ConfigSection, frozen=True, kw_only=True):
+    """A folder whose checkpoints are compared with the replica as the trainer writes them, in a
+    process of its own."""
+
+    folder: str
+    """Folder to which the trainer writes its checkpoints, as this machine sees it."""
+    existing: bool = False
+    """True: files that are there when the chain starts are compared as well."""
+    interval_s: float = 1.0
+    """Seconds between two looks at the folder. A choice: a file is taken after it stood still
+    from one look to the next; shorter takes a pause of a slow writer for its end."""
+    wait_s: float = 600.0
+    """Seconds that a file may stay incomplete, or ahead of the replica, before it is recorded as
+    not compared. A choice: longer tells of a dead writer later."""
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            raise ConfigError("audit.folder", "", WATCHED_FOLDER())
+        for key in ("interval_s", "wait_s"):
+            if not getattr(self, key) > 0:
+                raise ConfigError(f"audit.{key}", getattr(self, key), ABOVE(0))
 
 
 class LogConfig(ConfigSection, frozen=True, kw_only=True):

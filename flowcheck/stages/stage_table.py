@@ -166,6 +166,15 @@ STAGES = (
         says_hello=False,
     ),
     StageSpec(
+        name="audit",
+        verb="audit",  # it reads the replica as any other process may
+        per=InstancePer.CHAIN,
+        exists=lambda config: config.audit is not None,
+        waits_for=WaitsFor.WHOLE_CHAIN,
+        optional=True,
+        says_hello=False,
+    ),
+    StageSpec(
         name="parse",
         factory="flowcheck.stages.packet_capture.parse_stage:ParseService",
         per=InstancePer.RING,

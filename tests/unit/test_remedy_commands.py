@@ -57,7 +57,8 @@ def refusal(command: str, *, complete: bool = True) -> str:
         return f"{command}: {type(error).__name__} {error}"
     if name == ["restore"] and not FORM & set(words):
         return f"{command}: neither --template nor --format"
-    if name in (["audit"], ["base"]) and not (words and words[0][0] != "-"):
+    of_file = words and (words[0][0] != "-" or (name == ["audit"] and words[0] == "--watch"))
+    if name in (["audit"], ["base"]) and not of_file:
         return f"{command}: no CHECKPOINT"
     return ""
 

@@ -44,5 +44,5 @@ def test_the_end_of_a_replay_without_run_names_no_folder_that_is_gone() -> None:
     assert str(gone) not in text and "flowcheck status --run DIR" in text
     assert told["notes"][-1] == RUN_NOT_KEPT(again)
     assert f"`{again}`" in json.loads(text)["notes"][-1]["remedy"]
-    whole = result_without_run(result | {"lost": None}, again)
+    whole = result_without_run(result | {"lost": None, "taint": None}, again)
     assert RUN_NOT_KEPT(again) not in whole["notes"]

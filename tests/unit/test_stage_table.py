@@ -87,6 +87,8 @@ OTHER_MEANINGS = {
     "stages/chain_events/event_recorder.py": {"capture": 1, "parse": 1},
     # A heading:
     "ops/watch/terminal_tables.py": {"update": 1},
+    # A kind of event:
+    "stages/chain_events/event_log.py": {"audit": 1},
     # A folder below the run directory:
     "stages/run_directory/run_dir.py": {"persist": 1},
 }
@@ -166,9 +168,10 @@ def test_names_are_those_that_files_of_every_run_have() -> None:
         "persist": {"target": "/x", "every_steps": 1},
         "serve": {"port": 0},
         "watch": {"listen": "127.0.0.1:0"},
+        "audit": {"folder": "/x"},
     }
     full = job_from(stated)
-    first = ["update", "extract", "persist", "serve", "watch", "parse-0", "capture-0"]
+    first = ["update", "extract", "persist", "serve", "watch", "audit", "parse-0", "capture-0"]
     assert stage_names(full) == first
     assert stage_names(full, 1) == ["update", "extract", "persist", "serve"]
     assert [stage_named(name).spec.instance(stage_named(name).number) for name in first] == first

@@ -163,7 +163,7 @@ def test_scripts_write_no_escape_codes_to_a_file() -> None:
 def test_a_replay_prints_each_assumption_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = {"assumed": [], "notes": [], "digests": [], "lost": None, "why": None}
+    result = {"assumed": [], "notes": [], "digests": [], "lost": None, "taint": None, "why": None}
     result |= {"captured_frames": 1, "steps": 1, "complete_steps": 1, "digest": "d"}
     result |= {"interrupted": False, "checkpoint": None}
     monkeypatch.setattr(replay_command, "_replay", lambda *_: result | {"beside": [dict(result)]})

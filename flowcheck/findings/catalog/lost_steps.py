@@ -196,8 +196,8 @@ STEP_TAINTED = Entry(
     cause=_FRAMES_LOST,
     remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that the trainer writes from this "
     "step on makes all elements exact again; until then `flowcheck restore --format torch --out "
-    "restored.pt{this_run!o}` gives the newest exact step. `flowcheck doctor` finds where frames are "
-    "lost.",
+    "restored.pt{this_run!o}` gives the newest exact step. `flowcheck doctor` finds where "
+    "frames are lost.",
 )
 STEP_GIVEN_UP_AT_END = Entry(
     "loss.step_given_up_at_end",

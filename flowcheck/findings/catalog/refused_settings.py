@@ -257,6 +257,11 @@ PERSIST_TARGET = Entry(
     "it is not stated where to write",
     remedy="Name a folder or a URL such as s3://bucket/job: `target` in `[persist]`.",
 )
+WATCHED_FOLDER = Entry(
+    "setting.watched_folder",
+    "it is not stated which folder to watch",
+    remedy="Name the folder to which the trainer writes its checkpoints: `folder` in `[audit]`.",
+)
 PERSIST_INTERVAL = Entry(
     "setting.persist_interval",
     "it is not stated when to write",

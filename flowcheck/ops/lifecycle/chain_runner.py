@@ -17,7 +17,6 @@ from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.findings.catalog.shared_memory_files import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
-from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.ops.job_setup.multi_job_setup import create_further_run_dirs, job_settings
 from flowcheck.ops.job_setup.prior_job_files import PriorJob, prior_jobs, write_prior_job
 from flowcheck.plane.shared_memory.flow_table import FlowTable
@@ -31,7 +30,6 @@ from flowcheck.plane.shared_memory.shared_memory_location import (
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import write_private
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import write_log_record
-from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals, run_until_stopped
@@ -246,9 +244,3 @@ def removed_at_end(run: RunDir, *, keep_records: bool = False) -> Iterator[None]
         run.remove(keep_records=True)
         raise
     run.remove(keep_records=keep_records)
-
-
-def last_audit(run: RunDir) -> AuditRecord | None:
-    """The last audit of a run; None: there was none."""
-    line = last_complete_line(run.audits)
-    return None if line is None else parse_audit_record(line)

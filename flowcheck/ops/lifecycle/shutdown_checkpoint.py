@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.checkpoint_helper import (
@@ -43,9 +44,8 @@ def save_checkpoint(
     try:
         if step is not None:
             replica.go_back(step)
-        return checkpoint_save.save(
-            replica, directory, evidence=evidence, assumed=assumptions_of(run)
-        )
+        basis = (*doubts_of(run, replica.step), *assumptions_of(run))
+        return checkpoint_save.save(replica, directory, evidence=evidence, assumed=basis)
     finally:
         replica.close()
 

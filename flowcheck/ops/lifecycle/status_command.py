@@ -221,6 +221,10 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         for one in job.tainted:
             yield f"  {escape(str(one))}", one
         yield _audited(job)
+        if job.audit_doubt is not None:
+            yield f"  [red]{escape(str(job.audit_doubt))}[/]", job.audit_doubt
+        for one in job.damaged_files:
+            yield f"  {escape(str(one))}", one
     elif over:
         yield "no step was applied" if job.learned else "no job was learned", None
     else:

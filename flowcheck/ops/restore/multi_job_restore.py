@@ -30,11 +30,12 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
-from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write
+from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
+from flowcheck.replica.taint import read_losses, taint_of_losses
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -64,6 +65,8 @@ def restore_all_jobs(
         untainted(one, allowed=source.allow_tainted)
         for one in _found(runs, allow_tainted=source.allow_tainted)
     ]
+    for one in found:
+        refuse_doubted(one, despite_audit=request.despite_audit)
     of = _told_apart(runs, found, templates)
     done: list[RestoredStep] = []
     with new_output(target) as (place, _):
@@ -158,6 +161,7 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
         digests = digests_at(own.trace, template.step)
         if digests is None:
             return False
-        return audit_digests(template, layout, optimizer_of_run(own), digests).passed
+        tainted = taint_of_losses(read_losses(own.replica), template.step, layout)
+        return audit_digests(template, layout, optimizer_of_run(own), digests, tainted).passed
     except StateError:
         return False

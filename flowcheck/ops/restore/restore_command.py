@@ -124,6 +124,7 @@ def _as_dict(done: RestoredStep) -> dict[str, Any]:
         "older": own.older,
         "audited": done.audited,
         "newer_tainted": done.newer_tainted,
+        "doubt": done.doubt,
     }
     if isinstance(own, FillReport):
         told |= {"replaced": own.replaced, "kept": own.unchanged, "untold": own.untold}
@@ -155,7 +156,7 @@ def _print(done: RestoredStep) -> None:
         for part in own.unchanged:
             print_line(f"  as the template has it: {part}")
     for finding in own.assumed:
-        print_line(f"  assumed: {finding}")
+        print_line(f"  {finding}" if finding == done.doubt else f"  assumed: {finding}")
     if done.auditable and done.audited is None:
         audit = f"flowcheck audit FILE{run_option(named_run())}"
         print_line(f"  never audited: `{audit}` compares it with FILE of the trainer")

@@ -68,6 +68,8 @@ class RestoreRequest:
     """Further checkpoints of the trainer at other steps, as evidence about buffers."""
     force: bool = False
     """True: the output may replace an earlier output of FlowCheck."""
+    despite_audit: bool = False
+    """True: a step that is in doubt since an audit failed is restored all the same."""
     warm: bool = False
     """True: the output is read into the page cache at the end."""
 

@@ -6,15 +6,17 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.file_audits import RESTORE_DOUBTED
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_IS_A_FOLDER
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import file_growth_bar
-from flowcheck.ops.lifecycle.chain_runner import last_audit
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep, found_step
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+from flowcheck.stages.job_state.audit_history import audit_history_of, doubt_among
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_groups
@@ -46,7 +48,10 @@ class RestoredStep:
     auditable: bool = False
     """Whether `flowcheck audit` can compare the step with a file: a run applied it."""
     audited: Step | None = None
-    """Step of the run's last audit if it passed; else None."""
+    """The run's last step that an audit found equal, before the first that one did not; None: there
+    is none."""
+    doubt: Finding | None = None
+    """Why the step is not proved exact; None: no audit says so."""
     newer_tainted: tuple[Step, ...] = ()
     """Newer steps that were not taken because elements of them are tainted."""
 
@@ -61,8 +66,8 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     chain, form = source.chain, request.form
     with found_step(source, in_place=template is None) as here:
         found = here.with_files(request.also)
-        audit = last_audit(chain) if chain is not None else None
-        audited = audit.step if audit is not None and audit.passed else None
+        refuse_doubted(found, despite_audit=request.despite_audit)
+        audited = audit_history_of(chain).equal_step if chain is not None else None
         auditable = chain is not None and _applied(chain, found.snapshot.step)
         if template is not None:
             done = fill_and_write(found, template, target, target.path)
@@ -84,7 +89,16 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
             auditable=auditable,
             audited=audited,
             newer_tainted=found.newer_tainted,
+            doubt=doubt_among(found.assumed),
         )
+
+
+def refuse_doubted(found: FoundStep, *, despite_audit: bool) -> None:
+    """Raises StateError if an audit found the replica different before this step, unless the user
+    restores it all the same."""
+    doubt = doubt_among(found.assumed)
+    if doubt is not None and not despite_audit:
+        raise StateError(RESTORE_DOUBTED(step=found.snapshot.step, why=doubt))
 
 
 def _applied(chain: RunDir, step: Step) -> bool:
@@ -108,6 +122,7 @@ def fill_and_write(
         job=job,
         size_bytes=target.path.stat().st_size,
         took_s=time.monotonic() - begun_s,
+        doubt=doubt_among(found.assumed),
     )
 
 

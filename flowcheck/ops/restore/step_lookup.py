@@ -61,6 +61,7 @@ from flowcheck.replica.taint import (
 )
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
@@ -251,7 +252,8 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     if taken.step == 0 and incarnation_of(run).step is None:
         raise StateError(STATE_UNKNOWN(run.root))
     where = f"the replica of {run.root}"
-    return FoundStep(taken, where, assumptions_of(run), observed_files=observed_files_of(run))
+    basis = (*doubts_of(run, taken.step), *assumptions_of(run))
+    return FoundStep(taken, where, basis, observed_files=observed_files_of(run))
 
 
 def _of_files(
@@ -286,7 +288,15 @@ def _of_files(
         newer = newer or tuple(Step(int(of)) for of in passed if int(of) > own)
     by = CodeApproval((config.optimizer,))
     found = step_in_checkpoint(chosen, lazily=lazily, by=by)
-    found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
+    # An audit may have failed since it was written.
+    basis = dict.fromkeys((*doubts_of(run, found.snapshot.step), *found.assumed))
+    found = replace(
+        found,
+        assumed=tuple(basis),
+        stored_state=found.stored_state and replace(found.stored_state, assumed=tuple(basis)),
+        observed_files=observed_files_of(run),
+        newer_tainted=newer,
+    )
     return untainted(found, allowed=allow_tainted)
 
 

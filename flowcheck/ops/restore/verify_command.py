@@ -33,6 +33,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     load_manifest,
     manifest_path,
 )
+from flowcheck.stages.job_state.audit_history import doubt_among
 
 DAMAGED = 1
 SHOWN = 8
@@ -96,6 +97,7 @@ def _result_fields(output: Path, manifest: Manifest, faults: list[FileFault]) ->
         "faults": faults,
         "lacks": manifest.resume_caveats,
         "assumed": manifest.assumed,
+        "doubt": doubt_among(manifest.assumed),
     }
 
 
@@ -115,5 +117,7 @@ def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
         return
     sums = tensors if manifest.tensors else "no tensor by itself: an older manifest"
     print_line(f"{output}: {what}, {sums}: all as written (sha256)")
+    if (doubt := doubt_among(manifest.assumed)) is not None:
+        print_line(f"  {doubt}")
     if manifest.resume_caveats:
         print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.resume_caveats))}")

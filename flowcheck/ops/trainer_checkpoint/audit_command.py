@@ -45,6 +45,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.audit.difference_evidence import evidence_of, first_difference_finding
 from flowcheck.vault.audit.step_settings_check import compare_step_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
@@ -67,12 +68,10 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     """Compares the replica with a checkpoint and prints the differences. Returns the exit code, 0
     if there are none. Raises ConfigError if there is no run, StateError if the step is unknown or
     the file does not fit."""
-    where = RunDir(root)
-    if len(runs := all_run_dirs(where)) > 1:
-        where = _one_of(runs, file, step)
+    where = run_of_file(RunDir(root), file, step)
     template = read_checkpoint_template(where, file, step)
     found = compare_with_replica(where, template, file)
-    line = append_audit_line(where, found, file, template)
+    line = append_audit_line(where, found, file, template, evidence_in(where, template, found))
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
@@ -82,7 +81,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
         }
         print(msgspec.json.encode(result).decode())
     else:
-        _print(found, file)
+        _print(found, file, line.evidence)
         if found.differences and not found.settings.differing:
             command = f"flowcheck base {shlex.quote(str(file))}{run_option(root)}"
             goes_on = f"to continue from the trainer's own state, run: `{command}`"
@@ -90,10 +89,30 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     return 0 if found.passed else DIFFERENT
 
 
+def evidence_in(
+    where: RunDir, template: CheckpointTemplate, found: bitwise_audit.Audit
+) -> tuple[Finding, ...]:
+    """The first difference by its element, and what the file holds in its place; () if it
+    passed."""
+    first = first_difference_finding(found)
+    digests = digests_at(where.trace, template.step) if found.differences else None
+    if first is None or digests is None:
+        return () if first is None else (first,)
+    layout, own = _layout_and_steps(where)[0], optimizer_of_run(where)
+    return (first, *evidence_of(found, template, layout, own, where.trace, len(digests)))
+
+
 def append_audit_line(
-    where: RunDir, found: bitwise_audit.Audit, file: Path, template: CheckpointTemplate
+    where: RunDir,
+    found: bitwise_audit.Audit,
+    file: Path,
+    template: CheckpointTemplate,
+    evidence: tuple[Finding, ...] = (),
+    *,
+    base: bool = False,
 ) -> AuditRecord:
-    """Writes down what came of an audit, and what else is in the file, which a restore may need."""
+    """Writes down what came of an audit, and what else is in the file, which a restore may need.
+    base: the file was given as the replica's base. Raises OSError if there is no room."""
     line = AuditRecord(
         step=found.step,
         passed=found.passed,
@@ -103,15 +122,35 @@ def append_audit_line(
         tainted_elements=found.tainted_elements,
         # What differs may be of another job.
         others=buffer_digests(template, found.not_compared) if found.equal else {},
+        optimizer=found.optimizer and not found.parameters_only,
+        evidence=evidence,
+        base=base,
     )
-    with naming_file(where.audits):
-        log = open_private(where.audits, APPEND_FLAGS)
+    append_record(where, where.audits, line)
+    return line
+
+
+def append_base_line(where: RunDir, step: Step, file: Path) -> None:
+    """Writes down that the replica goes on from a base, so that earlier differences tell nothing
+    of it any more."""
+    line = AuditRecord(step=step, passed=True, file=str(file), tensors=0, base=True)
+    append_record(where, where.audits, line)
+
+
+def append_record(
+    where: RunDir, path: Path, record: msgspec.Struct, *, durable: bool = True
+) -> None:
+    """Appends a line to a file of a run. durable: it is on disk when this returns, so that nothing
+    takes a difference back. Raises OSError if there is no room."""
+    with naming_file(path):
+        log = open_private(path, APPEND_FLAGS)
         try:
-            append_to_open_file(log, msgspec.json.encode(line))
+            append_to_open_file(log, msgspec.json.encode(record))
+            if durable:
+                os.fsync(log)
             _belong_beside(where, log)
         finally:
             os.close(log)
-    return line
 
 
 def _belong_beside(where: RunDir, descriptor: int) -> None:
@@ -119,6 +158,12 @@ def _belong_beside(where: RunDir, descriptor: int) -> None:
     owner, made = where.root.stat(), os.fstat(descriptor)
     if os.geteuid() == 0 == made.st_uid and made.st_nlink == 1:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def run_of_file(where: RunDir, file: Path, step: Step | None = None) -> RunDir:
+    """The run directory of the job that a checkpoint belongs to. Raises StateError as `_one_of`."""
+    runs = all_run_dirs(where)
+    return _one_of(runs, file, step) if len(runs) > 1 else where
 
 
 def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
@@ -224,7 +269,7 @@ def _tainted_parameters(where: RunDir, step: Step, layout: Layout) -> Collection
     return ()
 
 
-def _print(found: bitwise_audit.Audit, file: Path) -> None:
+def _print(found: bitwise_audit.Audit, file: Path, evidence: tuple[Finding, ...] = ()) -> None:
     compared = found.optimizer and not found.parameters_only
     kinds = "parameters and optimizer tensors" if compared else "parameters"
     left = f"; {len(found.not_compared)} tensors of the file (buffers) are not in the replica"
@@ -246,6 +291,8 @@ def _print(found: bitwise_audit.Audit, file: Path) -> None:
         print_line(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:
         print_line(f"  and {len(found.differences) - SHOWN} more")
+    for one in evidence[1:]:  # the first is among the differences
+        print_line(f"  {one}")
     _print_settings(found)
 
 
@@ -272,4 +319,6 @@ def _how_far(difference: bitwise_audit.Difference) -> str:
     if difference.elements is None:
         return "differs (only the digest of that step is kept, not its bytes)"
     far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
-    return f"{difference.elements:,} elements differ, by up to {far}"
+    at = "".join(f"[{place}]" for place in difference.index or ())
+    values = f"{difference.file_value} in the file, {difference.replica_value} in the replica"
+    return f"{difference.elements:,} elements differ, by up to {far}; the first{at}: {values}"

@@ -40,6 +40,7 @@ from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
+from flowcheck.ops.trainer_checkpoint.audit_command import append_base_line
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
 from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.replica.optimizer import state_section_names
@@ -139,6 +140,7 @@ def apply_base(
     runs = all_run_dirs(where)
     own, found = (where, _of_one(where, file, place)) if len(runs) < 2 else _of(runs, file, place)
     _wait(own, _put(own, found))
+    append_base_line(own, found.template.step, file)
     return own, found
 
 

@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
@@ -66,7 +67,7 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
         raise StateError(what)
     told = RECORD_GONE()
     if (found := _held_against(where, template, file)) is not None:
-        audits.append_audit_line(where, found, file, template)
+        audits.append_audit_line(where, found, file, template, base=_ends_doubt(where, found))
         if found.equal:
             return template.step, NOTHING_TO_REPLACE(tensors=found.tensors, step=found.step)
         told = TENSORS_DIFFERED(
@@ -76,8 +77,17 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
         )
     line = submit_and_wait(where, template, file)
     store_checkpoint_buffers(where, template.model, template.step)
+    audits.append_base_line(where, template.step, file)
     steps = line - template.step
     return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
+
+
+def _ends_doubt(where: RunDir, found: Audit) -> bool:
+    """Whether a file that is equal to the replica is a new base: it shows the whole state, at the
+    step of a difference that is on record or later."""
+    failed = audit_history_of(where).failed
+    whole = found.optimizer or found.parameters_only
+    return found.equal and whole and (failed is None or found.step >= failed.step)
 
 
 def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> int:

@@ -134,8 +134,18 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_assumptions": MetricInfo(
         GAUGE, "What the replica rests on that nothing seen could have contradicted.", (JOB,)
     ),
-    "flowcheck_audited_step": MetricInfo(GAUGE, "Step of the last audit.", (JOB,)),
-    "flowcheck_audit_passed": MetricInfo(GAUGE, "Whether it passed.", (JOB,)),
+    "flowcheck_audited_step": MetricInfo(
+        GAUGE, "Step of the last audit; if one failed since the last base, its step.", (JOB,)
+    ),
+    "flowcheck_audit_passed": MetricInfo(
+        GAUGE, "Whether all audits since the last base passed.", (JOB,)
+    ),
+    "flowcheck_audit_equal_step": MetricInfo(
+        GAUGE, "Last step that an audit found equal, before one that failed.", (JOB,)
+    ),
+    "flowcheck_audited_files_total": MetricInfo(
+        COUNTER, "Files of the watched folder, by what came of them.", (JOB, "outcome")
+    ),
     "flowcheck_durable_step": MetricInfo(GAUGE, "Step of the newest durable checkpoint.", (JOB,)),
     "flowcheck_durable_time_seconds": MetricInfo(GAUGE, "When that was made, since 1970.", (JOB,)),
     "flowcheck_durable_lag_steps": MetricInfo(
@@ -254,8 +264,11 @@ def _of_job(job: JobState) -> Iterator[Sample]:
         ("flowcheck_under_way_ratio", job.under_way),
         ("flowcheck_audited_step", job.audited_step),
         ("flowcheck_audit_passed", passed),
+        ("flowcheck_audit_equal_step", job.equal_step),
     ):
         yield from _known(metric, own, value)
+    for outcome, count in (job.audited_files or {}).items():
+        yield "flowcheck_audited_files_total", (*own, outcome), count
     if (durable := job.durable) is not None:
         yield from _known("flowcheck_durable_step", own, durable.step)
         yield from _known("flowcheck_durable_time_seconds", own, _seconds(durable.time_ns))

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import xxhash
 
 from flowcheck.atomic_write import atomic_path, write_all_at
@@ -140,6 +141,29 @@ def digests_at(path: Path, step: Step) -> list[bytes] | None:
         if _STEP.unpack_from(body) == (step,) and stored == xxhash.xxh3_64_intdigest(body):
             flat = body[_STEP.size :]
             return [flat[i : i + DIGEST_BYTES] for i in range(0, len(flat), DIGEST_BYTES)]
+    return None
+
+
+def last_step_with(path: Path, number: int, digest: bytes) -> Step | None:
+    """The last recorded step at which a tensor had this digest; None: none, or there is no log.
+    number: the tensor's place among the digests of a step."""
+    raw = path.read_bytes() if path.exists() else b""
+    if len(raw) < _HEADER.size or _HEADER.unpack_from(raw)[:2] != (MAGIC, VERSION):
+        return None
+    tensors = _HEADER.unpack_from(raw)[2]
+    record = _record_bytes(tensors)
+    count = (len(raw) - _HEADER.size) // record
+    if number >= tensors or not count:
+        return None
+    table = np.frombuffer(raw, np.uint8, count * record, _HEADER.size).reshape(count, record)
+    begin = _STEP.size + number * DIGEST_BYTES
+    same = table[:, begin : begin + DIGEST_BYTES] == np.frombuffer(digest, np.uint8)
+    for at in reversed(np.flatnonzero(same.all(axis=1)).tolist()):
+        body = table[at].tobytes()
+        (stored,) = _CHECKSUM.unpack_from(body, record - _CHECKSUM.size)
+        (step,) = _STEP.unpack_from(body)
+        if stored == xxhash.xxh3_64_intdigest(body[: -_CHECKSUM.size]):
+            return Step(step)
     return None
 
 

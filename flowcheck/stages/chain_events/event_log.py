@@ -79,6 +79,8 @@ class EventKind(StrEnum):
     """A step is durable."""
     SAVE_FAILED = "save_failed"
     AUDIT = "audit"
+    AUDIT_SKIPPED = "audit_skipped"
+    """A file of a watched folder was not compared, or is wrong whatever the replica holds."""
     ANCHOR = "anchor"
     """A trainer checkpoint replaced the replica's state of a step, or was refused."""
     SOURCE_ENDED = "source_ended"

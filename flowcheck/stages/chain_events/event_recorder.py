@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.chain_processes import (
     LINK_UP,
     STARTED_BY,
 )
+from flowcheck.findings.catalog.file_audits import FILE_SKIPPED, THERE_BEFORE
 from flowcheck.findings.catalog.lost_steps import FRAMES_DROPPED, FRAMES_OF_COUNTER
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import (
@@ -57,6 +58,7 @@ from flowcheck.stages.chain_events.link_state import LinkMonitor
 from flowcheck.stages.chain_events.packet_loss_events import PacketLossEvents
 from flowcheck.stages.chain_events.silence_detector import SilenceChange, SilenceDetector
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
+from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
@@ -214,9 +216,12 @@ class EventRecorder:
         with suppress(OSError, StateError, *DECODE_ERRORS):
             for line in self._new_lines("audits"):
                 audit = msgspec.json.decode(line, type=AuditRecord)
+                if audit.base and not audit.tensors:
+                    continue  # the anchors tell it
                 why = None
                 if not audit.passed:
-                    why = AUDIT_DIFFERS(file=audit.file, difference=audit.first_difference)
+                    first = audit.evidence[0] if audit.evidence else audit.first_difference
+                    why = AUDIT_DIFFERS(file=audit.file, difference=first)
                 self._write(
                     Event(
                         kind=EventKind.AUDIT,
@@ -226,6 +231,8 @@ class EventRecorder:
                         why=why,
                     )
                 )
+            for line in self._new_lines("audit_files"):
+                self._write_skipped(msgspec.json.decode(line, type=AuditedFile))
             for line in self._new_lines("anchors"):
                 anchor = parse_anchor_record(line)
                 self._write(
@@ -244,6 +251,22 @@ class EventRecorder:
                 self._lacking.job_handed_over(life.step)
                 self._silence.learned()
             self._life = life.number
+
+    def _write_skipped(self, file: AuditedFile) -> None:
+        """Reports a watched file that no audit tells of, unless it was there before the watch."""
+        told = file.outcome in (FileOutcome.NOT_COMPARED, FileOutcome.STALE)
+        before = any(one.is_any_of(THERE_BEFORE) for one in file.why)
+        if told and not before and file.why:
+            why = FILE_SKIPPED(file=file.file, why=file.why[0])
+            self._write(
+                Event(
+                    kind=EventKind.AUDIT_SKIPPED,
+                    step=file.step,
+                    passed=False,
+                    path=file.file,
+                    why=why,
+                )
+            )
 
     def _new_lines(self, name: str) -> list[bytes]:
         path, at = getattr(self._run, name), self._read.get(name, 0)

@@ -13,6 +13,7 @@ from flowcheck.errors import RingError
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.replica.taint import read_losses
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.job_state.training_facts import known_training
@@ -88,5 +89,6 @@ class ReplicaSteps:
         wanted = None if gone else step
         evidence = known_training(self._run).evidence
         with hold_snapshot(path, optimizer_of_run(self._run), wanted) as snapshot:
-            whole = trainer_state(snapshot, evidence=evidence, assumed=assumptions_of(self._run))
+            basis = (*doubts_of(self._run, snapshot.step), *assumptions_of(self._run))
+            whole = trainer_state(snapshot, evidence=evidence, assumed=basis)
             yield PinnedStep(whole, snapshot.layout, self._config)

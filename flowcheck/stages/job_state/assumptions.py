@@ -74,5 +74,5 @@ def _audited(run: RunDir, before: int) -> int:
     steps that the job gave up."""
     lines = run.audits.read_bytes().splitlines()[before:] if run.audits.exists() else []
     return max(
-        (told.step for told in map(parse_audit_record, lines) if told and told.passed), default=0
+        (o.step for o in map(parse_audit_record, lines) if o and o.passed and o.tensors), default=0
     )

@@ -74,6 +74,11 @@ class RecordFiles:
         return self.root / "audits.jsonl"
 
     @property
+    def audit_files(self) -> Path:
+        """One JSON line per file of a watched folder (job_state/audited_files.py)."""
+        return self.root / "audit-files.jsonl"
+
+    @property
     def anchors(self) -> Path:
         """One JSON line per checkpoint of the trainer that was given to the replica as a base."""
         return self.root / "anchors.jsonl"
@@ -130,9 +135,10 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.heartbeat_file, self.ended, self.replay_options)
+        held = (self.audits, self.audit_files, self.anchors, self.heartbeat_file, self.ended)
         patterns = ("*.log", "steps-*.jsonl")
-        return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
+        named = (path for pattern in patterns for path in self.root.glob(pattern))
+        return [*own, *held, self.replay_options, *named]
 
 
 class LearnedFiles:

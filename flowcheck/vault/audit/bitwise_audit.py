@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,12 @@ class Difference:
     ulp: int | None = None
     """Largest distance in units in the last place. None: a NaN is involved, or only digests of the
     step are kept."""
+    index: tuple[int, ...] | None = None
+    """Index of the first element that differs, in C order; None: only digests are kept."""
+    file_value: str = ""
+    """That element in the file."""
+    replica_value: str = ""
+    """That element in the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,38 +162,57 @@ def audit_digests(
     digests: in the order of `named_tensors` (state_sections.py). Raises StateError if the
     checkpoint does not hold the same tensors.
     """
+    own = comparable_tensors(template, layout, optimizer, len(digests))
+    theirs = [digests[tensor.number] for tensor in own]
+    found = tensor_digests([tensor.array for tensor in own])
+    names = zip(template.names, layout.parameters, strict=True)
+    left_out = {name for name, parameter in names if parameter.name in tainted}
+    left_out |= {one.name for one in own if one.name.rpartition("/")[0] in left_out}
+    differ = [
+        Difference(tensor.name)
+        for tensor, a, b in zip(own, found, theirs, strict=True)
+        if a != b and tensor.name not in left_out
+    ]
+    audit = _audit(template, len(own), differ, optimizer)
+    uncompared = sum(one.array.size for one in own if one.name in left_out)
+    return replace(audit, tainted_elements=uncompared)
+
+
+class ComparableTensor(NamedTuple):
+    """A tensor of the trainer's file, as the replica keeps it."""
+
+    name: str
+    """As in `Difference`."""
+    number: int
+    """Its place among the digests of a step."""
+    array: np.ndarray
+    """Flat, in the replica's order."""
+
+
+def comparable_tensors(
+    template: CheckpointTemplate, layout: Layout, optimizer: OptimizerConfig, tensors: int
+) -> list[ComparableTensor]:
+    """The file's tensors that the digests of a step tell of. tensors: number of digests of a step.
+    Raises StateError if the checkpoint does not hold the same tensors."""
     sent = [
         in_memory_order(_as_sent(value, p, layout, optimizer), p, layout)
         for value, p in zip(template.parameters, layout.parameters, strict=True)
     ]
-    own = list(zip(template.names, sent, strict=True))
-    theirs = list(digests[: len(own)])
-    if template.optimizer is not None and optimizer.computes_steps:
-        description = _described(layout, optimizer, len(digests))
-        named = named_tensors(description, flat_sections(template, description))
-        any_state = any(
-            s.name not in state_section_names.REPLICA_SECTIONS for s in description.sections
-        )
-        mine = [
-            n
-            for n, (name, _) in enumerate(named)
-            if n >= len(own) and any_state and _is_optimizer_state(name)
-        ]
-        theirs += [digests[n] for n in mine]
-        own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
-    found = tensor_digests([array for _, array in own])
-    left_out = {
-        n for n, p in zip(template.names, layout.parameters, strict=True) if p.name in tainted
-    }
-    left_out |= {name for name, _ in own if name.rpartition("/")[0] in left_out}
-    differ = [
-        Difference(name)
-        for (name, _), a, b in zip(own, found, theirs, strict=True)
-        if a != b and name not in left_out
+    own = [
+        ComparableTensor(name, number, array)
+        for number, (name, array) in enumerate(zip(template.names, sent, strict=True))
     ]
-    uncompared = sum(array.size for name, array in own if name in left_out)
-    audit = _audit(template, len(own), differ, optimizer)
-    return replace(audit, tainted_elements=uncompared)
+    if template.optimizer is None or not optimizer.computes_steps:
+        return own
+    description = _described(layout, optimizer, tensors)
+    named = named_tensors(description, flat_sections(template, description))
+    if all(s.name in state_section_names.REPLICA_SECTIONS for s in description.sections):
+        return own
+    return own + [
+        ComparableTensor(_renamed(name, layout, template), number, array)
+        for number, (name, array) in enumerate(named)
+        if number >= len(own) and _is_optimizer_state(name)
+    ]
 
 
 @structure_errors_as_state_errors("the file")
@@ -329,7 +354,10 @@ def _difference(
     nan = bool((nans & differ).any())
     a, b = _ordered(one[differ]), _ordered(other[differ])
     distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-    return Difference(name, int(differ.sum()), None if nan else int(distance.max()))
+    first = int(differ.argmax())
+    index = tuple(int(i) for i in np.unravel_index(first, tuple(own.shape)))
+    values = (repr(value.reshape(-1)[first].item()) for value in (own, new))
+    return Difference(name, int(differ.sum()), None if nan else int(distance.max()), index, *values)
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:

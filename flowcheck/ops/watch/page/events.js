@@ -5,6 +5,7 @@ const OF_KIND = {
   save: "durable",
   save_failed: "failed",
   anchor: "anchor",
+  audit_skipped: "missing",
   restart: "restart",
   fault: "failed",
 };
@@ -50,6 +51,8 @@ function eventWords(one) {
       return `saving ${step} failed${why}`;
     case "audit":
       return `audit of ${step} ${one.passed === false ? "FAILED" : "passed"}${why}`;
+    case "audit_skipped":
+      return `a checkpoint was not audited${why}`;
     case "anchor":
       return one.passed === false
         ? `the trainer's file of ${step} REFUSED as base${why}`

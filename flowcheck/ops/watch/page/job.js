@@ -120,6 +120,13 @@ function durableTile(view) {
   );
 }
 
+function equalWords(job) {
+  const step = job.equal_step;
+  return step === null || step === undefined
+    ? "no step before it was found equal"
+    : `last found equal: step ${count(step)}`;
+}
+
 function auditTile(job) {
   const rests = job.assumed.length
     ? `rests on ${some(job.assumed.length, "assumption")}`
@@ -129,7 +136,7 @@ function auditTile(job) {
   return tile(
     "Audit",
     [shape(passed ? "passed" : "failed", 18), passed ? " passed" : " FAILED"],
-    `at step ${job.audited_step === null ? NONE : count(job.audited_step)}; ${rests}`,
+    `at step ${job.audited_step === null ? NONE : count(job.audited_step)}; ${passed ? rests : equalWords(job)}`,
   );
 }
 

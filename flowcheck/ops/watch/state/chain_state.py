@@ -371,9 +371,20 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Addresses at both ends of its connections."""
     audited_step: Step | None
     audit_passed: bool | None
-    """Whether the last audit passed; None: there was none."""
+    """Whether the audits since the last base passed; None: there was none. If one failed, the
+    three are of the lowest step that did; else of the last audit."""
     audit_differs: str
-    """Name of the first tensor that differed in the last audit; "": none did."""
+    """Name of the first tensor that differed in that audit; "": none did."""
+    equal_step: Step | None = None
+    """The last step that an audit found equal, before the first step that one did not; None: there
+    is none."""
+    audit_doubt: Finding | None = None
+    """Why the replica is not proved exact since an audit failed; None: none failed."""
+    damaged_files: tuple[Finding, ...] = ()
+    """Files of the trainer that differ, where another one of the same step is equal; the newest
+    DAMAGED_MAX."""
+    audited_files: dict[str, int] | None = None
+    """{outcome: number of files} of a watched folder; None: none was watched."""
     anchors: tuple[AnchorFile, ...]
     """The newest ANCHORS_MAX, ascending."""
     anchors_before: int
@@ -391,6 +402,8 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """One diagram per communicator; () until the job is learned."""
 
 
+DAMAGED_MAX = 8
+"""Damaged files that a state names. A choice of layout."""
 VERSION = 2
 """Version of the state. Since 2, facts are findings instead of sentences."""
 EVENTS_MAX = 60

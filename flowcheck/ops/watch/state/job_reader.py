@@ -11,10 +11,10 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.findings.catalog.chain_health import NOT_READ, OLDER_PARAMETER
 from flowcheck.findings.finding import Finding
-from flowcheck.messages import parse_audit_record
 from flowcheck.ops.watch.state import checkpoint_status
 from flowcheck.ops.watch.state.chain_state import (
     ANCHORS_MAX,
+    DAMAGED_MAX,
     AnchorFile,
     Health,
     HealthWord,
@@ -29,6 +29,8 @@ from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import read_anchor_records
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import audit_history_of
+from flowcheck.stages.job_state.audited_files import outcome_counts
 from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.training_facts import known_training, training_file
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
@@ -122,7 +124,7 @@ class JobReader:
             tainted=_tainted(line),
             assumed=assumptions_of(run),
             addresses=learned.addresses if learned is not None else (),
-            **_audit(run, life),
+            **_audit(run),
             **_anchors(run),
             durable=checkpoint_status.read_checkpoint_status(run, config.persist),
             kept_at=config.checkpoint,
@@ -224,14 +226,22 @@ def _logged(
     return logged_step_range(run, config, learned.job.gradient_bytes)
 
 
-def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
-    """The last audit. One from before a trainer checkpoint replaced the state no longer counts."""
-    line = last_complete_line(run.audits)
-    last = None if line is None else parse_audit_record(line)
-    if last is None or (not last.passed and life.anchored is not None):
-        return {"audited_step": None, "audit_passed": None, "audit_differs": ""}
-    differs = "" if last.passed else str(last.first_difference or "")
-    return {"audited_step": last.step, "audit_passed": last.passed, "audit_differs": differs}
+def _audit(run: RunDir) -> dict[str, Any]:
+    """What the audits say. Those from before a trainer's checkpoint replaced the state count no
+    more."""
+    history = audit_history_of(run)
+    told = history.failed or history.last
+    held = {
+        "audited_step": None if told is None else told.step,
+        "audit_passed": None if told is None else history.failed is None,
+        "audit_differs": str(history.failed.first_difference or "") if history.failed else "",
+    }
+    return held | {
+        "equal_step": history.equal_step,
+        "audit_doubt": history.doubt_of(),
+        "damaged_files": history.damaged[-DAMAGED_MAX:],
+        "audited_files": outcome_counts(run),
+    }
 
 
 def _anchors(run: RunDir) -> dict[str, Any]:

@@ -108,7 +108,8 @@ class StepHistory:
             case EventKind.SAVE if step in self._steps and step is not None:
                 self._change(step, durable_ns=event.time_ns)
             case EventKind.AUDIT if step in self._steps and step is not None:
-                self._change(step, audited=event.passed)
+                failed = self._steps[step].audited is False  # by another rank's file
+                self._change(step, audited=event.passed and not failed)
             case EventKind.ANCHOR if step in self._steps and step is not None and event.passed:
                 self._change(step, anchored=True)
 

@@ -1,0 +1,1 @@
+"""`flowcheck audit --watch`: compares each checkpoint that appears in a folder."""

@@ -1,0 +1,221 @@
+"""Compares one file of a watched folder with the replica, and says what came of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
+from flowcheck.findings.catalog.file_audits import (
+    STALE_FILE,
+    STATE_MISSING,
+    STATES_UNNAMED,
+    STEP_GONE,
+    VANISHED,
+)
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.trainer_checkpoints import OTHER_STATES, OTHER_TYPE_OR_SHAPE
+from flowcheck.findings.finding import Finding
+from flowcheck.messages import AuditRecord
+from flowcheck.ops.trainer_checkpoint import audit_command as audits
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, stamp_of
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit.bitwise_audit import Audit
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+
+_NAMED_STEP = re.compile(
+    r"(?:step|iter|iteration|checkpoint|ckpt)[-_=.]?0*(\d{1,18})(?!\d)", re.IGNORECASE
+)
+"""The step in a name: step-400, global_step400, iter_0000400, checkpoint-400."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The file cannot be compared yet."""
+
+    step: Step | None = None
+    """The replica has not reached this step; None: the file changed while it was read."""
+    at: int = 0
+    """The replica's step."""
+
+
+def named_step(path: Path, folder: Path) -> Step | None:
+    """The step that a path's name below the watched folder states, the innermost one; None:
+    none."""
+    for part in reversed(path.relative_to(folder).parts):
+        if told := _NAMED_STEP.findall(part):
+            return Step(int(told[-1]))
+    return None
+
+
+def audit_file(
+    where: RunDir, folder: Path, one: Candidate, earlier: Sequence[AuditedFile]
+) -> AuditedFile | NotYet:
+    """Compares a file, and writes the audit down for the replica. earlier: files of the same
+    folder that were compared before. Runs no code from the file. Raises OSError if the audit
+    cannot be written down."""
+    named = named_step(one.path, folder)
+    try:
+        own, template = _read(where, one.path, named)
+    except (FlowCheckError, OSError) as error:
+        return unread_file(folder, one, _finding_of(error))
+    if stamp_of(one) != one.stamp:
+        return unread_file(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
+    if _states_are_unnamed(template):
+        return unread_file(folder, one, STATES_UNNAMED(), step=template.step)
+    at = _newest(own)
+    if at is not None and template.step > at:
+        return NotYet(template.step, at)
+    try:
+        found = audits.compare_with_replica(own, template, one.path)
+    except (FlowCheckError, OSError) as error:
+        return _not_comparable(own, folder, one, template, _finding_of(error))
+    why = audits.evidence_in(own, template, found)
+    audits.append_audit_line(own, found, one.path, template, why)
+    if not found.passed:
+        return _line(folder, one, FileOutcome.DIFFERS, template, found, why)
+    if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
+        return _line(folder, one, FileOutcome.STALE, template, found, (wrong,))
+    return _line(folder, one, FileOutcome.EQUAL, template, found)
+
+
+def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, CheckpointTemplate]:
+    """The job's run directory, and the file as a template of its replica. A file that does not
+    tell its step is of the step that its name states."""
+    try:
+        own = audits.run_of_file(where, file)
+        return own, audits.read_checkpoint_template(own, file)
+    except StateError as error:
+        if named is None or not error.finding.is_any_of(STEP_UNKNOWN):
+            raise
+    own = audits.run_of_file(where, file, named)
+    return own, audits.read_checkpoint_template(own, file, named)
+
+
+def _states_are_unnamed(template: CheckpointTemplate) -> bool:
+    """Whether the file's optimizer states are under other names than its groups state: which
+    parameter each belongs to is unknown, so that they would all count as missing."""
+    state = {} if template.optimizer is None else template.optimizer["state"]
+    return bool(state) and not any(number in state for number in template.order)
+
+
+def _newest(where: RunDir) -> int | None:
+    """The replica's newest step in memory; None: it is in memory no more."""
+    try:
+        return max(peek_versions(where.replica)[1], default=0)
+    except (FlowCheckError, OSError):
+        return None
+
+
+def _not_comparable(
+    where: RunDir, folder: Path, one: Candidate, template: CheckpointTemplate, why: Finding
+) -> AuditedFile:
+    """What follows where tensor and tensor could not be put side by side."""
+    if why.is_any_of(OTHER_STATES, OTHER_TYPE_OR_SHAPE):  # e.g. the moments are missing
+        told = why.arguments
+        tensor = str(told["parameter" if why.is_any_of(OTHER_STATES) else "tensor"])
+        record = AuditRecord(
+            step=template.step,
+            passed=False,
+            file=str(one.path),
+            tensors=1,
+            optimizer=True,
+            first_difference=tensor,
+            evidence=(why,),
+        )
+        audits.append_record(where, where.audits, record)
+        differs = FileOutcome.DIFFERS
+        return unread_file(folder, one, why, step=template.step, outcome=differs, tensor=tensor)
+    if why.is_any_of(STEP_NOT_RECORDED):
+        why = STEP_GONE(template.step)
+    return unread_file(folder, one, why, step=template.step)
+
+
+def _wrong_file(
+    folder: Path, one: Candidate, template: CheckpointTemplate, earlier: Sequence[AuditedFile]
+) -> Finding | None:
+    """Why a file that is equal to the replica's step is not the file that its writer meant; None:
+    nothing says so."""
+    named = named_step(one.path, folder)
+    for before in reversed(earlier):
+        other = named_step(Path(before.file), folder)
+        two_names = named is not None and other is not None and named != other
+        if two_names and before.step == template.step and template.tells_step:
+            return STALE_FILE(
+                named=named, step=template.step, earlier=before.file, earlier_named=other
+            )
+    if template.step > 0 and not _has_state(template):
+        alike = _without_numbers(one.path, folder)
+        for before in reversed(earlier):
+            same = _without_numbers(Path(before.file), folder) == alike
+            if same and before.optimizer:
+                return STATE_MISSING(before.file)
+    return None
+
+
+def _without_numbers(path: Path, folder: Path) -> str:
+    """What the names of one rank's files of all steps have in common."""
+    return re.sub(r"\d+", "#", str(path.relative_to(folder)))
+
+
+def _has_state(template: CheckpointTemplate) -> bool:
+    return template.optimizer is not None and bool(template.optimizer["state"])
+
+
+def _finding_of(error: FlowCheckError | OSError) -> Finding:
+    if isinstance(error, FlowCheckError):
+        return error.finding
+    if isinstance(error, FileNotFoundError):
+        return VANISHED()
+    return ERROR_TEXT(kind=type(error).__name__, text=str(error))
+
+
+def unread_file(
+    folder: Path,
+    one: Candidate,
+    why: Finding,
+    *,
+    step: Step | None = None,
+    outcome: FileOutcome = FileOutcome.NOT_COMPARED,
+    tensor: str | None = None,
+) -> AuditedFile:
+    """The line of a file that no comparison of tensors was made for."""
+    return AuditedFile(
+        time_ns=time.time_ns(),
+        folder=str(folder),
+        file=str(one.path),
+        stamp=one.stamp,
+        outcome=outcome,
+        step=step,
+        tensor=tensor,
+        why=(why,),
+    )
+
+
+def _line(
+    folder: Path,
+    one: Candidate,
+    outcome: FileOutcome,
+    template: CheckpointTemplate,
+    found: Audit,
+    why: tuple[Finding, ...] = (),
+) -> AuditedFile:
+    return AuditedFile(
+        time_ns=time.time_ns(),
+        folder=str(folder),
+        file=str(one.path),
+        stamp=one.stamp,
+        outcome=outcome,
+        step=template.step,
+        tensors=found.tensors,
+        optimizer=_has_state(template),
+        tensor=found.first_difference,
+        why=why,
+    )

@@ -1,0 +1,261 @@
+"""The loop of `flowcheck audit --watch`: looks at a folder again and again, and takes each
+checkpoint once, when it is whole and the replica has reached its step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+import msgspec
+
+from flowcheck.config import AuditConfig
+from flowcheck.errors import FlowCheckError, is_disk_full
+from flowcheck.findings.catalog.file_audits import (
+    CANNOT_LIST,
+    KILLED_THE_WATCH,
+    NO_ROOM,
+    NOT_WHOLE,
+    STEP_NOT_REACHED_YET,
+    STILL_CHANGES,
+    THERE_BEFORE,
+    TOO_MANY_ENTRIES,
+    VANISHED,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint import audit_command as audits
+from flowcheck.ops.trainer_checkpoint.audit_watch import candidates
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import (
+    NotYet,
+    audit_file,
+    unread_file,
+)
+from flowcheck.stages.job_state.audited_files import (
+    AuditedFile,
+    FileOutcome,
+    read_audited_files,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import SUPERVISOR
+
+LOOK_SHARE = 10
+"""A look at a large folder takes at most one part in so many of the time. A choice."""
+DEATHS_MAX = 2
+"""Times that the watch may end while it reads a file, before it leaves the file out. A choice."""
+EARLIER_MAX = 256
+"""Files that were compared before and that the next one is held against. A choice."""
+COMPARED = (FileOutcome.EQUAL, FileOutcome.DIFFERS, FileOutcome.STALE)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A candidate that was not taken yet."""
+
+    one: Candidate
+    since_s: float
+    """When it was seen first with this stamp, or reached the replica's step last."""
+    looks: int = 1
+    """Looks in which it stood still."""
+    ahead: NotYet | None = None
+    """The step that the replica has to reach first."""
+
+
+@dataclass(slots=True)
+class FolderWatch:
+    """One watch of one folder, for one run."""
+
+    where: RunDir
+    settings: AuditConfig
+    tell: Callable[[AuditedFile], None]
+    """Is told of each file, in the order in which they were taken."""
+    warn: Callable[[Finding], None]
+    """Is told what keeps the watch from looking."""
+    taken: list[AuditedFile] = field(default_factory=list)
+    """The files that this watch took."""
+    _earlier: list[AuditedFile] = field(default_factory=list)
+    """Files of this folder that were compared, by this watch or one before it."""
+    _done: set[tuple[str, str]] = field(default_factory=set)
+    """(path, stamp) of everything that is not looked at again."""
+    _waiting: dict[Path, _Waiting] = field(default_factory=dict)
+    _said: set[Finding] = field(default_factory=set)
+
+    def begin(self, since_ns: int | None = None) -> None:
+        """Takes up what an earlier watch of the folder left; else the files that are there now
+        were there before, and are listed as such unless they are to be compared. since_ns: files
+        that changed after this time, since 1970, are new all the same."""
+        files = [f for f in read_audited_files(self.where) if f.folder == str(self._folder)]
+        deaths: dict[tuple[str, str], int] = {}
+        for file in files:
+            key = (file.file, file.stamp)
+            if file.outcome is FileOutcome.READING:
+                deaths[key] = deaths.get(key, 0) + 1
+            else:
+                deaths.pop(key, None)
+                if not (self.settings.existing and _was_before(file)):
+                    self._done.add(key)
+            if file.outcome in COMPARED:
+                self._earlier.append(file)
+        killers = {key for key, times in deaths.items() if times >= DEATHS_MAX}
+        for one in self._look():
+            key = (str(one.path), one.stamp)
+            if key in killers:
+                self._take(unread_file(self._folder, one, KILLED_THE_WATCH(DEATHS_MAX)))
+                continue
+            before = (since_ns is None or one.time_ns < since_ns) and not _is_none(one)
+            if before and key not in self._done and not (files or self.settings.existing):
+                self._take(unread_file(self._folder, one, THERE_BEFORE()))
+
+    def turn(self, stopping: Callable[[], bool] = lambda: False) -> float:
+        """One look, and what it makes ready. Returns the seconds until the next look. stopping:
+        asked between two files."""
+        begun_s = time.monotonic()
+        self._note(self._look())
+        lasted_s = time.monotonic() - begun_s
+        for waiting in list(self._waiting.values()):
+            if stopping():
+                break
+            try:
+                self._try(waiting)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._say_once(NO_ROOM(file=waiting.one.path, folder=self.where.root))
+                break  # it is taken at a later look
+        return max(self.settings.interval_s, lasted_s * LOOK_SHARE)
+
+    def end(self, limit_s: float) -> None:
+        """Takes what becomes whole within `limit_s` seconds, and says of the rest that it was not
+        compared."""
+        deadline_s = time.monotonic() + limit_s
+        pause_s = min(self.settings.interval_s, limit_s / 8)
+        self.turn()
+        while self._waiting and time.monotonic() < deadline_s:
+            Event().wait(pause_s)
+            self.turn()
+        for waiting in list(self._waiting.values()):
+            self._give_up(waiting, limit_s)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.settings.folder)
+
+    def _look(self) -> tuple[Candidate, ...]:
+        """The candidates; () while the folder cannot be read, which is told once."""
+        told: Finding | None = None
+        found: tuple[Candidate, ...] = ()
+        try:
+            look = candidates.look_at(self._folder)
+            found = look.candidates
+            if look.cut:
+                told = TOO_MANY_ENTRIES(folder=self._folder, limit=candidates.ENTRIES_MAX)
+        except OSError as error:
+            told = CANNOT_LIST(folder=self._folder, error=error.strerror or str(error))
+        self._say_once(told)
+        return found
+
+    def _say_once(self, told: Finding | None) -> None:
+        """told: what keeps the watch from its work; None: nothing does."""
+        if told is not None and told not in self._said:
+            self._said.add(told)
+            self.warn(told)
+
+    def _note(self, found: tuple[Candidate, ...]) -> None:
+        now_s = time.monotonic()
+        for path in self._waiting.keys() - {one.path for one in found}:
+            self._take(unread_file(self._folder, self._waiting[path].one, VANISHED()))
+        for one in found:
+            if (str(one.path), one.stamp) in self._done:
+                continue
+            known = self._waiting.get(one.path)
+            if known is not None and known.one.stamp == one.stamp:
+                known.looks += 1
+            elif _is_none(one):
+                self._waiting.pop(one.path, None)
+                self._done.add((str(one.path), one.stamp))
+            else:
+                self._waiting[one.path] = _Waiting(one, now_s)
+
+    def _try(self, waiting: _Waiting) -> None:
+        one = waiting.one
+        if waiting.looks < 2 or (waiting.ahead is not None and not self._reached(waiting.ahead)):
+            return self._expire(waiting)
+        try:
+            unfinished = candidates.unfinished_reason(one)
+        except OSError:
+            return  # it is gone at the next look
+        if unfinished is not None:
+            return self._expire(waiting)
+        self._write(unread_file(self._folder, one, STILL_CHANGES(), outcome=FileOutcome.READING))
+        told = audit_file(self.where, self._folder, one, self._earlier[-EARLIER_MAX:])
+        if isinstance(told, NotYet):
+            if told.step is None:
+                del self._waiting[one.path]  # it changed: the next look takes it up anew
+            elif waiting.ahead is None or waiting.ahead.at != told.at:
+                waiting.ahead, waiting.since_s = told, time.monotonic()
+            return None
+        return self._take(told)
+
+    def _reached(self, ahead: NotYet) -> bool:
+        from flowcheck.replica.state_file.file_header import peek_versions
+
+        try:
+            return max(peek_versions(self.where.replica)[1], default=0) >= (ahead.step or 0)
+        except (FlowCheckError, OSError):
+            return True  # the chain ended: what is left is compared with its digests
+
+    def _expire(self, waiting: _Waiting) -> None:
+        if time.monotonic() - waiting.since_s > self.settings.wait_s:
+            self._give_up(waiting, self.settings.wait_s)
+
+    def _give_up(self, waiting: _Waiting, limit_s: float) -> None:
+        one = waiting.one
+        if (ahead := waiting.ahead) is not None:
+            why = STEP_NOT_REACHED_YET(step=ahead.step, at=ahead.at, limit_s=limit_s)
+            return self._take(unread_file(self._folder, one, why, step=ahead.step))
+        try:
+            reason = candidates.unfinished_reason(one) or STILL_CHANGES()
+        except OSError:
+            return self._take(unread_file(self._folder, one, VANISHED()))
+        why = NOT_WHOLE(why=reason, limit_s=limit_s)
+        return self._take(unread_file(self._folder, one, why))
+
+    def _take(self, file: AuditedFile) -> None:
+        self._done.add((file.file, file.stamp))
+        self._waiting.pop(Path(file.file), None)
+        self.taken.append(file)
+        if file.outcome in COMPARED:
+            self._earlier.append(file)
+        self.tell(file)
+        self._write(file)
+
+    def _write(self, file: AuditedFile) -> None:
+        audits.append_record(self.where, self.where.audit_files, file, durable=False)
+
+
+def _is_none(one: Candidate) -> bool:
+    """Whether it is no checkpoint of the trainer."""
+    return candidates.is_ours(one) or candidates.is_other_file(one)
+
+
+def _was_before(file: AuditedFile) -> bool:
+    return any(one.is_any_of(THERE_BEFORE) for one in file.why)
+
+
+def chain_lives(where: RunDir, supervisor: int | None) -> bool:
+    """Whether the chain whose supervisor had this pid runs still."""
+    return supervisor is not None and supervisor_of(where) == supervisor
+
+
+def supervisor_of(where: RunDir) -> int | None:
+    """The pid of a run's supervisor; None: it has ended."""
+    return where.port.stage_pids().get(SUPERVISOR.name)
+
+
+def line_of_file(file: AuditedFile) -> bytes:
+    """One line for programs."""
+    told = msgspec.to_builtins(file)
+    del told["stamp"]
+    return msgspec.json.encode(told)

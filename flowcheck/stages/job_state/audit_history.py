@@ -1,0 +1,119 @@
+"""What the audits of a run say about its replica: which step was found equal last, and since which
+step the replica is in doubt.
+
+audits.jsonl is the only home of these facts. A difference stays until a line that records a new
+base: an equal audit of a later step shows nothing about the steps between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
+from flowcheck.findings.finding import Finding
+from flowcheck.messages import AuditRecord, parse_audit_record
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+FILES_HELD = 8
+"""Files whose lines are held in memory. A choice: a process reads few runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHistory:
+    """The audits of a run since its last base."""
+
+    last: AuditRecord | None = None
+    """The newest audit; None: there was none."""
+    failed: AuditRecord | None = None
+    """The audit of the lowest step that differed and that no other file of that step answers; None:
+    nothing says that the replica is wrong."""
+    equal_step: Step | None = None
+    """The last step that was found equal, before `failed` if there is one; None: there is none."""
+    damaged: tuple[Finding, ...] = ()
+    """Files that differ from the replica, where another file of the same step is equal to it, with
+    its optimizer's state if the first one has one: these files are wrong, not the replica."""
+
+    def doubt_of(self, step: Step | None = None) -> Finding | None:
+        """Why a step of the replica is not proved exact; None: nothing says so. A step that was
+        found equal, and those before it, are as the trainer had them. None: the newest step."""
+        failed = self.failed
+        if failed is None:
+            return None
+        if step is not None and self.equal_step is not None and step <= self.equal_step:
+            return None
+        equal = NO_STEP() if self.equal_step is None else self.equal_step
+        return DOUBTED(
+            file=failed.file, step=failed.step, tensor=str(failed.first_difference), equal=equal
+        )
+
+
+def audit_history_of(run: RunDir) -> AuditHistory:
+    """The audits of a run. Lines from before a base that replaced the replica's state count no
+    more. A line that a full disk or a kill tore is left out."""
+    life = incarnation_of(run)
+    replaced = (life.base, life.anchored) != (None, None)
+    lines = _lines_of(run.audits)[life.audits if replaced else 0 :]
+    return history_of([record for record in lines if record is not None])
+
+
+def history_of(records: Sequence[AuditRecord]) -> AuditHistory:
+    """The same of audits in the order in which they were made."""
+    bases = [number for number, record in enumerate(records) if record.base]
+    counted = list(records[bases[-1] :]) if bases else list(records)
+    if counted and counted[0].base and not counted[0].tensors:
+        counted = counted[1:]  # a base that replaced the state is equal to itself: no audit
+    best: dict[Step, AuditRecord] = {}
+    for record in counted:
+        known = best.get(record.step)
+        if record.passed and (known is None or record.optimizer > known.optimizer):
+            best[record.step] = record
+    failed: AuditRecord | None = None
+    damaged: dict[Finding, None] = {}
+    for record in counted:
+        if record.passed:
+            continue
+        equal = best.get(record.step)
+        if equal is not None and equal.optimizer >= record.optimizer:
+            told = FILE_DAMAGED(
+                file=record.file,
+                step=record.step,
+                tensor=str(record.first_difference),
+                equal=equal.file,
+            )
+            damaged[told] = None
+        elif failed is None or record.step < failed.step:
+            failed = record
+    before = (step for step in best if failed is None or step < failed.step)
+    return AuditHistory(
+        counted[-1] if counted else None, failed, max(before, default=None), tuple(damaged)
+    )
+
+
+def doubts_of(run: RunDir, step: Step | None = None) -> tuple[Finding, ...]:
+    """What a checkpoint of this step says about the audits, beside what the step rests on."""
+    doubt = audit_history_of(run).doubt_of(step)
+    return () if doubt is None else (doubt,)
+
+
+def doubt_among(findings: Sequence[Finding]) -> Finding | None:
+    """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
+    return next((one for one in findings if one.is_any_of(DOUBTED)), None)
+
+
+def _lines_of(path: Path) -> tuple[AuditRecord | None, ...]:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return _parsed(path, (found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=FILES_HELD)
+def _parsed(path: Path, stamp: tuple[int, int, int]) -> tuple[AuditRecord | None, ...]:
+    """stamp: what tells one content of the file from another."""
+    return tuple(parse_audit_record(line) for line in path.read_bytes().splitlines())

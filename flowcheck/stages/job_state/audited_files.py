@@ -1,0 +1,97 @@
+"""audit-files.jsonl: what a watched folder's files came to, one line for each file.
+
+A watch that is started again reads it and takes no file twice. audits.jsonl holds what a comparison
+says about the replica; here is also why a file was not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.finding import Finding
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+
+class FileOutcome(StrEnum):
+    EQUAL = "equal"
+    """Every tensor that was compared is equal, bit for bit."""
+    DIFFERS = "differs"
+    """A tensor, or a setting of the optimizer, differs from the replica."""
+    STALE = "stale"
+    """The file is wrong whatever the replica holds: its state is of another step than its name
+    says, or its optimizer state is missing."""
+    NOT_COMPARED = "not_compared"
+    """`why` says why. This is no pass."""
+    READING = "reading"
+    """It is about to be read: a line of another outcome follows, unless the watch is killed."""
+
+
+class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of audit-files.jsonl."""
+
+    time_ns: int
+    """Since 1970."""
+    folder: str
+    """The folder that is watched."""
+    file: str
+    """Path of the checkpoint, a file or a folder."""
+    stamp: str
+    """What tells this content of the path from another: size, time of change, inode."""
+    outcome: FileOutcome
+    step: Step | None = None
+    """As the file states it; None: it was not read so far."""
+    tensors: int = 0
+    """Number of tensors that were compared."""
+    optimizer: bool = False
+    """Whether the file holds an optimizer's state."""
+    tensor: str | None = None
+    """Name of the first tensor, or setting, that differs."""
+    why: tuple[Finding, ...] = ()
+    """What differs, or why the file was not compared."""
+
+
+def parse_audited_file(line: bytes) -> AuditedFile | None:
+    """None of a line that a full disk or a kill tore."""
+    try:
+        return msgspec.json.decode(line, type=AuditedFile)
+    except DECODE_ERRORS:
+        return None
+
+
+def read_audited_files(run: RunDir) -> list[AuditedFile]:
+    """All lines of a run, oldest first; [] if no folder was watched."""
+    try:
+        lines = run.audit_files.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    return [told for told in map(parse_audited_file, lines) if told is not None]
+
+
+def outcome_counts(run: RunDir) -> dict[str, int] | None:
+    """`count_outcomes` of all files that the watches of a run took; None: no folder was watched."""
+    try:
+        found = run.audit_files.stat()
+    except FileNotFoundError:
+        return None
+    return dict(_counts(run.audit_files, (found.st_ino, found.st_size, found.st_mtime_ns)))
+
+
+@lru_cache(maxsize=8)
+def _counts(path: Path, stamp: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
+    """stamp: what tells one content of the file from another."""
+    lines = path.read_bytes().splitlines()
+    files = [told for told in map(parse_audited_file, lines) if told is not None]
+    return tuple(count_outcomes(files).items())
+
+
+def count_outcomes(files: Sequence[AuditedFile]) -> dict[str, int]:
+    """{outcome: number of files}, each outcome of a file that was looked at; 0 among them."""
+    shown = [one for one in FileOutcome if one is not FileOutcome.READING]
+    return {one.value: sum(file.outcome is one for file in files) for one in shown}

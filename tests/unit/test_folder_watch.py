@@ -1,0 +1,144 @@
+"""The loop of a watched folder: what is taken when, once, and what is given up; without a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from flowcheck.config import AuditConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint.audit_watch import watch_loop
+from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, unread_file
+from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import FolderWatch
+from flowcheck.stages.job_state.audited_files import (
+    AuditedFile,
+    FileOutcome,
+    read_audited_files,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+Watched = Callable[..., FolderWatch]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Makes watches of tmp_path/runs; every file that is taken counts as equal at step 1, but one
+    that is named "ahead"."""
+    (tmp_path / "run").mkdir(mode=0o700)
+
+    def audit(_: RunDir, folder: Path, one: Candidate, __: object) -> AuditedFile | NotYet:
+        if "ahead" in one.path.name:
+            return NotYet(Step(9), 4)
+        why = Finding("test.equal")
+        return unread_file(folder, one, why, step=Step(1), outcome=FileOutcome.EQUAL)
+
+    monkeypatch.setattr(watch_loop, "audit_file", audit)
+
+    def make(**settings: float) -> FolderWatch:
+        config = AuditConfig(folder=str(tmp_path / "runs"), interval_s=0.01, **settings)
+        return FolderWatch(RunDir(tmp_path / "run"), config, lambda _: None, warned.append)
+
+    warned: list[Finding] = []
+    return make
+
+
+def save(file: Path) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    torch.save({"w": torch.arange(9.0)}, file)
+    return file
+
+
+def names(watch: FolderWatch) -> list[tuple[str, str]]:
+    return [(Path(one.file).name, one.outcome.value) for one in watch.taken]
+
+
+def test_a_folder_that_comes_later_and_each_content_of_a_name_once(
+    watched: Watched, tmp_path: Path
+) -> None:
+    watch = watched()
+    watch.begin()
+    watch.turn()
+    file = save(tmp_path / "runs/step-1.pt")
+    watch.turn()
+    assert not watch.taken, "it is not known yet whether it stands still"
+    for _ in range(3):
+        watch.turn()
+    assert names(watch) == [("step-1.pt", "equal")]
+    file.rename(file.with_name("step-2.pt.tmp"))
+    save(file)
+    for _ in range(3):
+        watch.turn()
+    assert names(watch)[1:] == [("step-1.pt", "equal")], "another content of the same name"
+    assert exit_code(watch.taken) == 0
+
+
+def test_what_was_there_before_is_listed_and_a_later_watch_goes_on(
+    watched: Watched, tmp_path: Path
+) -> None:
+    save(tmp_path / "runs/step-1.pt")
+    (tmp_path / "runs/notes").write_text("no checkpoint")
+    first = watched()
+    first.begin()
+    first.end(0.05)
+    assert names(first) == [("step-1.pt", "not_compared")]
+    assert exit_code(first.taken) == 3, "nothing was compared"
+    save(tmp_path / "runs/step-2.pt")
+    second = watched()
+    second.begin()
+    second.end(0.5)
+    assert names(second) == [("step-2.pt", "equal")], "it came while no watch ran"
+    third = watched(existing=True)
+    third.begin()
+    third.end(0.5)
+    assert names(third) == [("step-1.pt", "equal")]
+
+
+def test_torn_early_and_vanished_files_are_no_pass(watched: Watched, tmp_path: Path) -> None:
+    watch = watched()
+    watch.begin()
+    torn = save(tmp_path / "runs/step-1.pt")
+    torn.write_bytes(torn.read_bytes()[:300])
+    save(tmp_path / "runs/ahead.pt")
+    gone = save(tmp_path / "runs/step-3.pt")
+    watch.turn()
+    gone.unlink()
+    watch.end(0.2)
+    told = {Path(one.file).name: one.why[0].code for one in watch.taken}
+    assert told == {
+        "step-1.pt": "audit.not_whole",
+        "ahead.pt": "audit.step_not_reached",
+        "step-3.pt": "audit.vanished",
+    }
+    assert exit_code(watch.taken) == 3
+
+
+def test_a_file_that_kills_the_watch_is_left_out(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def dies(*_: object) -> AuditedFile:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watch_loop, "audit_file", dies)
+        for _ in range(2):
+            watch = watched()
+            watch.begin(since_ns=0)
+            save(tmp_path / "runs/step-1.pt") if not watch.where.audit_files.exists() else None
+            with pytest.raises(Killed):
+                watch.end(5)
+    last = watched()
+    last.begin(since_ns=0)
+    last.end(0.05)
+    (one,) = last.taken
+    assert one.why[0].code == "audit.killed_the_watch"
+    outcomes = [line.outcome.value for line in read_audited_files(last.where)]
+    assert outcomes == ["reading", "reading", "not_compared"]
