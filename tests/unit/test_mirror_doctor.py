@@ -4,6 +4,7 @@ captures, and by what scapy was told to make of them."""
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -292,7 +293,9 @@ def test_hostile_frames_end_in_a_report(real: list[Frame], doctor: Doctor) -> No
 
 
 def test_a_port_that_is_none_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pcap")
     for names, code in (
+        ([str(tmp_path / "pipe.pcap")], "mirror_port.not_a_file"),
         (["eth-none"], "mirror_port.neither_port_nor_file"),
         (["lo", "lo"], "mirror_port.named_twice"),
         (["0000:ff:1f.7"], "capture_port.no_device"),
@@ -381,11 +384,13 @@ def test_why_nothing_came_is_told_by_the_interface(tmp_path: Path) -> None:
         port.interface_counters = grown(before, now)
         (line,) = checks_of(port, seconds=2.0)
         assert (line.level, line.found.code) == ("fail", code)
+    port.gone = True
+    assert checks_of(port, seconds=2.0)[0].found.code == "mirror_port.is_gone"
     assert port.speed_mbps == 100000
 
 
-@pytest.mark.parametrize("os", [*all_platforms()])
-def test_each_switch_system_has_its_words(os: str) -> None:
-    words = switch_words(os)
-    assert words.found.arguments["truncation"] == all_platforms()[os].truncation
+@pytest.mark.parametrize("system", [*all_platforms()])
+def test_each_switch_system_has_its_words(system: str) -> None:
+    words = switch_words(system)
+    assert words.found.arguments["truncation"] == all_platforms()[system].truncation
     assert words.commands

@@ -18,6 +18,11 @@ NEITHER_PORT_NOR_FILE = Entry(
     "them) or a capture file; in a namespace `ip netns exec NAME flowcheck doctor --live PORT`.",
 )
 NAMED_TWICE = Entry("mirror_port.named_twice", "is named twice", remedy="Name each port once.")
+NOT_A_FILE = Entry(
+    "mirror_port.not_a_file",
+    "is a pipe, socket or device",
+    remedy="Name a capture file that is written whole, or the interface itself.",
+)
 WATCH_SECONDS = Entry(
     "mirror_port.watch_seconds",
     "must be from {least:g} to {most:g}",
@@ -109,6 +114,12 @@ PORT_IS_DOWN = Entry(
     cause="Nothing has switched it on since the machine started.",
     remedy="`ip link set PORT up`; the MTU must hold the longest frame: `ip link set PORT mtu "
     "9216`.",
+)
+IS_GONE = Entry(
+    "mirror_port.is_gone",
+    "the interface was taken away while it was watched",
+    cause="Somebody removed or renamed it, moved it to another namespace, or gave the NIC to DPDK.",
+    remedy="See `ip link`, and watch again.",
 )
 NO_LINK = Entry(
     "mirror_port.no_link",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flowcheck.config import SourceConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.mirror_port import NAMED_TWICE, NEITHER_PORT_NOR_FILE
+from flowcheck.findings.catalog.mirror_port import NAMED_TWICE, NEITHER_PORT_NOR_FILE, NOT_A_FILE
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports, interfaces
 from flowcheck.plane.frame_sources.dpdk_eal import PCI, Device, parse_device
 
@@ -74,5 +74,8 @@ def _named_port(name: str, there: Callable[[], Sequence[str]]) -> NamedPort:
     if name in known and not LIKE_A_PATH.search(name):
         return NamedPort(name, PortKind.INTERFACE)
     if LIKE_A_PATH.search(name) or (name and os.path.lexists(name)):
-        return NamedPort(str(Path(name)), PortKind.FILE)
+        path = Path(name)
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would be waited for
+            raise ConfigError(KEY, name, NOT_A_FILE())
+        return NamedPort(str(path), PortKind.FILE)
     raise ConfigError(KEY, name, NEITHER_PORT_NOR_FILE(there=tuple(known) or ("none",)))

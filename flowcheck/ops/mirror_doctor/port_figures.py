@@ -94,6 +94,8 @@ class PortFigures(msgspec.Struct, kw_only=True):
     admin_up: bool | None
     speed_mbps: int | None
     flow_table_full_packets: int
+    gone: bool = False
+    """The interface was taken away while it was watched."""
     sampled: tuple[str, ...] = ()
     """Figures that rest on a sample."""
     chain: str | None = None

@@ -99,6 +99,8 @@ def _counters(counters: dict[str, int]) -> tuple[Finding, ...]:
 
 
 def _frames(port: PortFigures, seconds: float) -> list[PortCheck]:
+    if port.gone:
+        return [_line(PortQuestion.FRAMES, "fail", told.IS_GONE())]
     if not port.frames:
         return [_line(PortQuestion.FRAMES, "fail", _why_no_frame(port, seconds))]
     kinds = kinds_of(port)

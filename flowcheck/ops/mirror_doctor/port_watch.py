@@ -169,6 +169,7 @@ class PortWatch(Closeable):
             admin_up=state.admin_up,
             speed_mbps=speed,
             flow_table_full_packets=counted["flow_table_full_packets"],
+            gone=state is NOTHING_KNOWN and self._before is not NOTHING_KNOWN,
             sampled=self._sampled(sum(losses_of(taken).values())),
         )
 
