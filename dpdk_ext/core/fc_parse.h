@@ -17,6 +17,17 @@ enum fc_packet_flags {
 	FC_PACKET_ENCAPSULATED = 128, /* came in a tunnel, whose headers were removed */
 };
 
+/* The outermost tunnel that a frame came in. */
+enum fc_tunnel_kind {
+	FC_TUNNEL_NONE,
+	FC_TUNNEL_GRE, /* plain, with Ethernet, NVGRE */
+	FC_TUNNEL_ERSPAN_I,
+	FC_TUNNEL_ERSPAN_II,
+	FC_TUNNEL_ERSPAN_III,
+	FC_TUNNEL_VXLAN,
+	FC_TUNNEL_KINDS
+};
+
 struct fc_packet {
 	struct fc_flow_key key;
 	uint64_t network; /* enum fc_network; of every frame with an Ethernet header */
@@ -30,7 +41,8 @@ struct fc_packet {
 	uint16_t payload_at, payload_bytes;      /* without pad and ICRC */
 	uint16_t udp_source_port;
 	uint8_t opcode, verdict, flags, syndrome;
-	uint8_t spare[6];
+	uint8_t tunnel; /* enum fc_tunnel_kind */
+	uint8_t spare[5];
 };
 
 /* Decodes headers to verdict and fields. frame_bytes may be less than wire_bytes (snap length).

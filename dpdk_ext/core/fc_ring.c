@@ -148,6 +148,11 @@ uint64_t fc_ring_tail(const struct fc_ring *ring)
 	return FC_LOAD_ACQUIRE(&ring->reader->tail);
 }
 
+void fc_ring_release(struct fc_ring *ring, uint64_t position)
+{
+	FC_STORE_RELEASE(&ring->reader->tail, position); /* pairs with capture's look for room */
+}
+
 uint64_t fc_ring_least_tail(const struct fc_ring *ring)
 {
 	return fc_ring_free_from(ring);

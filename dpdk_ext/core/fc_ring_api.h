@@ -28,6 +28,8 @@ void fc_ring_close(struct fc_ring *ring);
 uint64_t fc_ring_head(const struct fc_ring *ring);
 uint64_t fc_ring_parsed(const struct fc_ring *ring);
 uint64_t fc_ring_tail(const struct fc_ring *ring);
+/* Frees the slots below `position`, for a reader that has no extractor. */
+void fc_ring_release(struct fc_ring *ring, uint64_t position);
 /* Tail of the reader that is furthest behind. */
 uint64_t fc_ring_least_tail(const struct fc_ring *ring);
 uint64_t fc_ring_source_end(const struct fc_ring *ring);

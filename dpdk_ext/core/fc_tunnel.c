@@ -33,11 +33,12 @@ enum erspan {
 
 /* `network`: tenant network of the inner frame, as the tunnel states it. Tags and tunnels around
  * it belong to the underlay or the mirror and are dropped. */
-static bool enter(struct fc_decoding *d, uint64_t network)
+static bool enter(struct fc_decoding *d, uint64_t network, enum fc_tunnel_kind kind)
 {
 	if (d->tunnels == TUNNELS_MAX)
 		return false;
-	d->tunnels++;
+	if (!d->tunnels++)
+		d->out->tunnel = (uint8_t)kind;
 	d->out->flags |= FC_PACKET_ENCAPSULATED;
 	d->out->network = network;
 	/* Addresses of the tunnel are not part of the flow; IPv4 needs the zeros. */
@@ -52,9 +53,10 @@ static void end_within(struct fc_decoding *d, size_t bytes)
 		d->c.end = d->c.pos + bytes;
 }
 
-static enum fc_verdict inner_ethernet(struct fc_decoding *d, uint64_t network)
+static enum fc_verdict inner_ethernet(struct fc_decoding *d, uint64_t network,
+				      enum fc_tunnel_kind kind)
 {
-	return enter(d, network) ? fc_decode_ethernet(d) : FC_IP_OTHER;
+	return enter(d, network, kind) ? fc_decode_ethernet(d) : FC_IP_OTHER;
 }
 
 static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, size_t bytes)
@@ -73,7 +75,9 @@ static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, si
 		if (header[11] & ERSPAN_PLATFORM && !fc_take(&d->c, ERSPAN_III_PLATFORM_BYTES))
 			return fc_truncated(d);
 	}
-	return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
+	return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0),
+			      version == ERSPAN_III_VERSION ? FC_TUNNEL_ERSPAN_III
+							    : FC_TUNNEL_ERSPAN_II);
 }
 
 /* RFC 7637: with an Ethernet frame the upper 24 bits of the key are the tenant, the others spread
@@ -105,17 +109,18 @@ enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
 	case GRE_ERSPAN:
 		if (flags & GRE_SEQUENCE)
 			return decode_erspan(d, ERSPAN_II_VERSION, ERSPAN_II_BYTES);
-		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
+		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0), FC_TUNNEL_ERSPAN_I);
 	case GRE_ERSPAN_III:
 		return decode_erspan(d, ERSPAN_III_VERSION, ERSPAN_III_BYTES);
 	case GRE_ETHERNET:
-		return inner_ethernet(d, network_of_key(key));
+		return inner_ethernet(d, network_of_key(key), FC_TUNNEL_GRE);
 	case GRE_MELLANOX:
-		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
+		return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0), FC_TUNNEL_ERSPAN_I);
 	case FC_ETHERTYPE_IPV4:
 	case FC_ETHERTYPE_IPV6:
-		return enter(d, network_of_key(key)) ? fc_decode_ip(d, (uint16_t)protocol)
-						     : FC_IP_OTHER;
+		return enter(d, network_of_key(key), FC_TUNNEL_GRE)
+			       ? fc_decode_ip(d, (uint16_t)protocol)
+			       : FC_IP_OTHER;
 	default:
 		return FC_IP_OTHER;
 	}
@@ -132,5 +137,5 @@ enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
 	if (payload_bytes < 8)
 		return FC_MALFORMED;
 	end_within(d, payload_bytes - 8);
-	return inner_ethernet(d, fc_network(FC_NETWORK_VXLAN, fc_be24(vxlan + 4)));
+	return inner_ethernet(d, fc_network(FC_NETWORK_VXLAN, fc_be24(vxlan + 4)), FC_TUNNEL_VXLAN);
 }

@@ -91,6 +91,10 @@ static int setup_queues(const struct fc_port_request *request, uint16_t id,
 
 static int set_promiscuous(const struct fc_port_request *request, struct fc_port *out)
 {
+	if (request->promiscuous == FC_PROMISCUOUS_BY_SOCKET) {
+		out->promiscuous = 1;
+		return 0;
+	}
 	const int code = rte_eth_promiscuous_enable(out->id);
 
 	out->promiscuous = rte_eth_promiscuous_get(out->id) == 1;
@@ -166,6 +170,8 @@ int fc_port_open(const struct fc_port_request *request, struct fc_port *out)
 		return code;
 	struct rte_eth_link link;
 	out->link_up = rte_eth_link_get_nowait(out->id, &link) == 0 && link.link_status;
+	if (out->link_up && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN)
+		out->link_mbps = link.link_speed;
 	return 0;
 }
 

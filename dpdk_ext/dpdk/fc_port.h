@@ -7,6 +7,7 @@
 enum fc_promiscuous {
 	FC_PROMISCUOUS_IF_POSSIBLE, /* files and test devices have no such mode */
 	FC_PROMISCUOUS_REQUIRED,    /* a mirror port: opening fails if it cannot be set */
+	FC_PROMISCUOUS_BY_SOCKET,   /* a packet socket of the caller's holds it (packet(7)) */
 };
 
 struct fc_port_request {
@@ -22,6 +23,7 @@ struct fc_port_request {
 struct fc_port {
 	uint16_t id, queues;
 	uint32_t promiscuous, link_up;
+	uint32_t link_mbps; /* Mb/s; 0: unknown */
 	char name[64], driver[32];
 };
 

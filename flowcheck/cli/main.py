@@ -30,6 +30,11 @@ from flowcheck.cli.shared_options import (
     read_on,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirror_port import (
+    NEED_BESIDE_PORT,
+    OPTION_WITHOUT_PORT,
+    WATCH_SECONDS,
+)
 from flowcheck.findings.catalog.privileges import READS_ONLY
 from flowcheck.findings.catalog.refused_options import LEFTOVERS_ALONE, MEMORY_SIZE
 from flowcheck.findings.named_run import set_named_run
@@ -83,6 +88,25 @@ def doctor(
     need_gib: Annotated[
         float, typer.Option(help="Memory that the job needs, GiB; 0: not checked.")
     ] = 0.0,
+    live: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PORT",
+            help="Watch this mirror port instead: an interface, a PCI address, or a capture file; "
+            "repeatable.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="How long to watch the ports, default 10.")
+    ] = None,
+    os: Annotated[
+        str | None,
+        typer.Option(
+            "--os",
+            help="Print what the settings are called on this switch system too, by a name that "
+            "`flowcheck switch list` prints.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check whether this machine is ready: DPDK, huge pages, IOMMU, drivers, DMA engines, memory.
@@ -90,13 +114,42 @@ def doctor(
     `flowcheck plan job.toml` prints the memory that a job needs. Exit code 0: ready; 1: something
     is missing, with what to do.
 
-    Example: `flowcheck doctor --need-gib 224`
+    With `--live` it watches a mirror port while the trainers train and tells what it brings: RoCE
+    writes, both halves of the ring, duplicates, tunnels, cut frames, checksums, loss, bursts, load.
+    A chain may capture the port meanwhile. Exit code 0: usable; 1: something has to change on the
+    switch or here, with what.
+
+    Examples: `flowcheck doctor --need-gib 224`, `flowcheck doctor --live eth1 --os nxos`
     """
+    if live:
+        raise typer.Exit(_watch_ports(live, seconds, os, need_gib, as_json))
+    for option, value in (("--seconds", seconds), ("--os", os)):
+        if value is not None:
+            raise ConfigError(option, value, OPTION_WITHOUT_PORT())
     from flowcheck.ops.node import doctor_command as verb
 
     if not 0 <= need_gib < MOST_GIB:
         raise ConfigError("--need-gib", need_gib, MEMORY_SIZE(MOST_GIB))
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
+
+
+def _watch_ports(
+    names: list[str], seconds: float | None, os: str | None, need_gib: float, as_json: bool
+) -> int:
+    from flowcheck.ops.mirror_doctor import live_doctor as verb
+    from flowcheck.ops.mirror_doctor.capturing_chains import chain_at
+    from flowcheck.ops.mirror_doctor.named_ports import named_ports
+
+    if need_gib:
+        raise ConfigError("--need-gib", need_gib, NEED_BESIDE_PORT())
+    seconds = verb.SECONDS_DEFAULT if seconds is None else seconds
+    if not verb.SECONDS_LEAST <= seconds <= verb.SECONDS_MOST:
+        right = WATCH_SECONDS(least=verb.SECONDS_LEAST, most=verb.SECONDS_MOST)
+        raise ConfigError("--seconds", seconds, right)
+    ports = named_ports(names)
+    chains = [chain for port in ports if (chain := chain_at(port)) is not None]
+    drop_privileges.drop_for_watch([port.source for port in ports], [one.run for one in chains])
+    return verb.run(names, seconds=seconds, os=os, as_json=as_json)
 
 
 app = CommandApp(

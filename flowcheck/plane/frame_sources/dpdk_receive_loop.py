@@ -33,10 +33,24 @@ packet buffers."""
 class DpdkPort:
     """An Ethernet port, started, promiscuous where there is such a mode. Raises CaptureError."""
 
-    def __init__(self, device: Device, *, queues: int = 1, mbufs: int, frame_bytes: int) -> None:
-        """frame_bytes: the longest frame wanted, without FCS (a slot's room)."""
+    def __init__(
+        self,
+        device: Device,
+        *,
+        queues: int = 1,
+        mbufs: int,
+        frame_bytes: int,
+        promiscuous_by_socket: bool = False,
+    ) -> None:
+        """frame_bytes: the longest frame wanted, without FCS (a slot's room).
+        promiscuous_by_socket: a PromiscuousSocket of the caller's holds the mode."""
         ffi, lib = dpdk()
         name = ffi.new("char[]", device.name.encode())
+        mode = lib.FC_PROMISCUOUS_REQUIRED
+        if device.driver in WITHOUT_PROMISCUOUS:
+            mode = lib.FC_PROMISCUOUS_IF_POSSIBLE
+        elif promiscuous_by_socket:
+            mode = lib.FC_PROMISCUOUS_BY_SOCKET
         request = ffi.new(
             "struct fc_port_request *",
             {
@@ -46,23 +60,24 @@ class DpdkPort:
                 "mbufs": mbufs,
                 "mbuf_room_bytes": MBUF_ROOM_BYTES,
                 "frame_bytes_max": frame_bytes,
-                "promiscuous": lib.FC_PROMISCUOUS_IF_POSSIBLE
-                if device.driver in WITHOUT_PROMISCUOUS
-                else lib.FC_PROMISCUOUS_REQUIRED,
+                "promiscuous": mode,
             },
         )
         self.device = device
         self.queues = queues
-        self._found_promiscuous = bool(device.interface) and is_promiscuous(device.interface or "")
+        self._leave_promiscuous = promiscuous_by_socket or (
+            bool(device.interface) and is_promiscuous(device.interface or "")
+        )
         self.handle: Any = ffi.new("struct fc_port *")
         check_dpdk(lib.fc_port_open(request, self.handle), device.argument)
         self.driver = ffi.string(self.handle.driver).decode()
         self.promiscuous = bool(self.handle.promiscuous)
         self.link_up = bool(self.handle.link_up)
+        self.link_mbps = int(self.handle.link_mbps)
 
     def close(self) -> None:
         """The kernel's promiscuous flag is left as it was found."""
-        dpdk()[1].fc_port_close(self.handle, self._found_promiscuous)
+        dpdk()[1].fc_port_close(self.handle, self._leave_promiscuous)
 
 
 def mbufs_needed(queues: int, engines: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flowcheck.closing_context import Closeable
 from flowcheck.errors import CaptureError
 from flowcheck.findings.catalog.capture_file_problems import NO_PACKET_SOCKET
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -22,6 +23,9 @@ IFF_PROMISC = 0x100
 """net/if.h"""
 SOL_PACKET, PACKET_STATISTICS = 263, 6
 """linux/socket.h, linux/if_packet.h"""
+PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 1, 1
+PACKET_MREQ = struct.Struct("=iHH8s")
+"""struct packet_mreq of linux/if_packet.h: interface, type, length and bytes of an address."""
 TPACKET_STATS = struct.Struct("=II")
 """struct tpacket_stats of linux/if_packet.h: tp_packets, tp_drops."""
 
@@ -32,6 +36,26 @@ def is_promiscuous(interface: str, sysfs: Path = SYSFS) -> bool:
         return bool(int((sysfs / interface / "flags").read_text(), 16) & IFF_PROMISC)
     except OSError:
         return False
+
+
+class PromiscuousSocket(Closeable):
+    """An interface takes in every frame while this is open. The kernel counts such sockets and
+    takes the mode back when the last one is gone, also of a process that was killed; the
+    interface's own flag, which DPDK sets, would stay."""
+
+    def __init__(self, interface: str) -> None:
+        """Raises OSError without CAP_NET_RAW, or where there is no such interface."""
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # of no protocol: no frames
+        try:
+            index = socket.if_nametoindex(interface)
+            wanted = PACKET_MREQ.pack(index, PACKET_MR_PROMISC, 0, b"")
+            self._socket.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, wanted)
+        except OSError:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class KernelDrops:

@@ -138,6 +138,10 @@ class FrameRing(Closeable):
         costs more than the frame's copy. A kernel that cannot leaves it to the faults."""
         lib.fc_populate(self.handle.map.base, self.handle.map.bytes)
 
+    def release(self, position: int) -> None:
+        """Frees the slots below `position`, for a reader that has no extractor."""
+        lib.fc_ring_release(self.handle, position)
+
     def end_source(self) -> None:
         """Capture's word that nothing more will come."""
         lib.fc_ring_end_source(self.handle)

@@ -297,6 +297,32 @@ def drop_for_stage(name: str, run: Path, number: int) -> None:
     _descend(None, lambda _: account_of(owner), needs, run=run, rights=rights)
 
 
+def drop_for_watch(sources: Sequence[SourceConfig], runs: Sequence[Path]) -> None:
+    """Drops privileges for a command that captures from these sources itself and runs no chain: it
+    keeps what captures of them need. `give_up_capabilities` takes that too, once they are open.
+
+    runs: run directories of chains whose counters are read; it runs as the user of the first.
+    """
+    if _nothing_to_do():
+        return
+    rights = capture_capabilities_of(sources)
+    if not privilege_syscalls.rights_of().permitted & ~privilege_syscalls.capability_mask(rights):
+        return
+    files = [Path(source.file) for source in sources if source.file is not None]
+    needs = [n for file in files for n in job_file_paths.needs_of_file(file)]
+    owner = next(filter(None, map(_owner, runs)), None)
+    for run in runs if owner is not None else ():
+        needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
+    _descend(None, account if owner is None else lambda _: account_of(owner), needs, rights=rights)
+
+
+def give_up_capabilities() -> None:
+    """Takes all capabilities from this process's calling thread and those that it starts. For the
+    command line alone: another program that uses FlowCheck keeps its own."""
+    if COMMAND_HERE.is_program and os.geteuid() != 0:
+        privilege_syscalls.become_user(os.geteuid(), os.getegid(), os.getgroups(), keep=frozenset())
+
+
 def forbid_user_code(why: Finding | Exception) -> None:
     """Makes this process and its children refuse to run the user's code from now on, if this
     process has more privileges than an ordinary user's. why: the reason in the error."""
