@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fc_common.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 
@@ -73,6 +75,18 @@ __attribute__((constructor)) static void choose(void)
 void fc_copy_stream(void *destination, const void *source, size_t bytes)
 {
 	chosen(destination, source, bytes);
+}
+
+void fc_copy_past(void *destination, const void *source, size_t bytes)
+{
+	const size_t head = -(uintptr_t)destination % FC_CACHE_LINE_BYTES;
+
+	if (bytes <= head) {
+		memcpy(destination, source, bytes);
+		return;
+	}
+	memcpy(destination, source, head);
+	chosen((uint8_t *)destination + head, (const uint8_t *)source + head, bytes - head);
 }
 
 const char *fc_copy_name(void)

@@ -7,6 +7,8 @@
 /* `destination` must be 64-byte aligned. Other threads see the bytes only after fc_copy_fence()
  * and a release. Short copies use the caches. */
 void fc_copy_stream(void *destination, const void *source, size_t bytes);
+/* The same for any destination. */
+void fc_copy_past(void *destination, const void *source, size_t bytes);
 void fc_copy_fence(void);
 
 /* Which implementation runs: "avx512", "avx2" or "plain". The environment variable FLOWCHECK_COPY

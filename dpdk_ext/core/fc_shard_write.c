@@ -90,20 +90,6 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 	}
 }
 
-/* Copies past the caches, since the gradient is read a step later; the commit of the span has the
- * fence. */
-static void copy_run(uint8_t *to, const uint8_t *from, uint64_t bytes)
-{
-	const uint64_t head = -(uintptr_t)to % FC_CACHE_LINE_BYTES;
-
-	if (bytes <= head) {
-		memcpy(to, from, bytes);
-		return;
-	}
-	memcpy(to, from, head);
-	fc_copy_stream(to + head, from + head, bytes - head);
-}
-
 /* Places `bytes` of final data at `dst`, both multiples of a unit. */
 static void place_run(const struct target *t, uint64_t dst, const uint8_t *data, uint64_t bytes)
 {
@@ -113,7 +99,8 @@ static void place_run(const struct target *t, uint64_t dst, const uint8_t *data,
 	if (there == NONE) {
 		if (from == stop)
 			return;
-		copy_run(t->data + dst, data, bytes);
+		/* Read a step later; the commit of the span has the fence. */
+		fc_copy_past(t->data + dst, data, bytes);
 		cover(t, from, stop);
 	} else if (there == ALL && !memcmp(t->data + dst, data, bytes)) {
 		t->x->counters->duplicate_bytes += bytes;
