@@ -136,10 +136,10 @@ def plan_loss(
 ) -> None:
     """Plan packet loss: how often another mirror's copy repairs a step, and how often none does.
 
-    A step that no copy repairs stops the replica; the figures are for the packets of the model, or
-    of the given number of bytes. They are computed exactly; --simulate checks them by drawing
-    packets. With --heal they also say what a replica would do that goes on with elements that are
-    not exact: a plan, which no release carries out.
+    A step that no copy repairs stops the replica where its optimizer needs all gradients at once,
+    as with clipping by a norm; the figures are for the packets of the model, or of the given number
+    of bytes. They are computed exactly; --simulate checks them by drawing packets. With --heal they
+    also say how long lost elements stay tainted under rules that step each element by itself.
 
     With rates of the ring it tells whether a burst overflows it. That is a bound, no probability.
 

@@ -65,6 +65,12 @@ PARTIAL_SUMS_FREE = Entry(
     "a lost packet with partial sums, of the first half of an all-reduce, costs nothing: the "
     "replica takes finished sums alone, and later messages are placed by their sequence numbers",
 )
+STOPS_AT_LOSS = Entry(
+    "plan_loss.stops_at_loss",
+    "the optimizer's rule needs all gradients at once, so that a lost step stops the replica; by a "
+    "rule that steps each element by itself it goes on, with the lost elements tainted",
+    remedy="`--heal` plans that.",
+)
 ONE_ALL_REDUCE = Entry(
     "plan_loss.one_all_reduce",
     "gradients are all-reduced as one tensor; the buckets of a model make some more packets",
@@ -79,8 +85,8 @@ FOREIGN_LOSS = Entry(
 )
 TAINT_IS_A_PLAN = Entry(
     "plan_loss.taint_is_a_plan",
-    "taint and healing are a plan: this release stops at a lost step, applies no step with "
-    "elements missing, and asks nobody for them",
+    "each file of the trainer's heals: this release goes on with tainted elements where the "
+    "optimizer steps each element by itself, takes the files that it is given, and asks no hook",
 )
 HEALED_WHOLE = Entry(
     "plan_loss.healed_whole",

@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.packet_loss_plan import (
     PACKETS_INDEPENDENT,
     PARTIAL_SUMS_FREE,
     SEVERAL_RINGS,
+    STOPS_AT_LOSS,
     TAINT_IS_A_PLAN,
 )
 from flowcheck.findings.catalog.plan_figures import ONE_CHANNEL, PROTOCOL_BY_SIZE
@@ -84,7 +85,7 @@ class TodayPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaintPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica could do that goes on with elements that are not exact. No release does."""
+    """Of a replica that goes on with elements that are not exact, until something heals them."""
 
     taint_day: float
     lost_packets: float
@@ -223,6 +224,8 @@ def _assumed(settings: LossSettings, wire: MirroredPort, of_model: bool) -> list
     told += [PROTOCOL_BY_SIZE(LL_BELOW_BYTES)] if wire.protocol is None else []
     told += [ONE_CHANNEL()] if wire.channels == 1 else []
     told += [SEVERAL_RINGS(settings.rings)] if settings.rings > 1 else []
-    if settings.healing is not None:
+    if settings.healing is None:
+        told.append(STOPS_AT_LOSS())
+    else:
         told += [TAINT_IS_A_PLAN(), HEALED_WHOLE()]
     return told

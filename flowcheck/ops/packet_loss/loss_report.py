@@ -167,7 +167,7 @@ def _taint(plan: LossPlan, taint: TaintPlan) -> Table:
     healing, step_s = plan.settings.healing, plan.settings.step_s
     assert healing is not None
     table = _table(
-        "A plan, not this release: the replica goes on, its lost elements tainted until healed",
+        "By a rule that steps each element by itself: lost elements are tainted until healed",
         "probability of",
         "a step",
         "a day",
