@@ -110,7 +110,7 @@ def _table(title: str, *columns: str) -> Table:
 def _today(plan: LossPlan) -> Table:
     odds, today, steps = plan.chosen.odds, plan.chosen.today, plan.steps_day
     table = _table(
-        "What this release does",
+        "By a rule over all gradients at once",
         "probability of",
         "a step",
         f"a day of {steps:,} steps",
