@@ -70,7 +70,7 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TodayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """By a rule over all gradients at once: another copy repairs, else the replica stays before the step."""
+    """By a rule over all gradients at once: another copy repairs, else the replica stops."""
 
     repair_day: float
     """Probability of one repaired step or more in a day."""
