@@ -131,6 +131,9 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_tainted_parameters": MetricInfo(
         GAUGE, "Parameters that are not of the replica's step.", (JOB,)
     ),
+    "flowcheck_tainted_elements": MetricInfo(
+        GAUGE, "Elements of the parameters that rest on bytes which no mirror brought.", (JOB,)
+    ),
     "flowcheck_assumptions": MetricInfo(
         GAUGE, "What the replica rests on that nothing seen could have contradicted.", (JOB,)
     ),
@@ -253,7 +256,9 @@ def _of_job(job: JobState) -> Iterator[Sample]:
     yield "flowcheck_learned", own, float(job.learned)
     yield "flowcheck_life", own, job.life
     yield "flowcheck_lost_steps_total", own, job.steps_lost
-    yield "flowcheck_tainted_parameters", own, len(job.tainted)
+    older = 0 if job.tainted_elements else len(job.tainted)
+    yield "flowcheck_tainted_parameters", own, older
+    yield "flowcheck_tainted_elements", own, job.tainted_elements
     yield "flowcheck_assumptions", own, len(job.assumed)
     passed = None if job.audit_passed is None else float(job.audit_passed)
     for metric, value in (

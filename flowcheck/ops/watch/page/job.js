@@ -145,7 +145,7 @@ function jobCard(view) {
     several = view.state.jobs.length > 1;
   const lists = [
     ["Not learned yet, because", job.why_not, true],
-    ["Tainted: not of its step", job.tainted, true],
+    ["Tainted", job.tainted, true],
     ["Assumed: nothing seen could have contradicted it", job.assumed, false],
   ];
   const follows = job.follows ? `follows ${shown(job.follows, 30)}` : "not learned yet";

@@ -364,7 +364,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """First and last logged step, counted from 1 since the job was joined midstream; (1, 0): none
     yet; None: it was not joined midstream."""
     tainted: tuple[Finding, ...]
-    """Which elements are of an earlier step; (): none."""
+    """Which elements are not exact: of an earlier step, or without all of their bytes; (): none."""
+    tainted_elements: int
+    """Elements of the parameters that rest on bytes which no mirror brought."""
     assumed: tuple[Finding, ...]
     """Facts that no observation could have contradicted and that the replica relies on."""
     addresses: tuple[str, ...]

@@ -63,6 +63,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     time_ns: int = 0
     missing_elements: int = 0
+    tainted: dict[str, int] = {}
     taint: Finding | None = None
     older: dict[str, int] = {}
 
@@ -122,6 +123,7 @@ class JobReader:
             awaits_base=awaits,
             logged=logged,
             tainted=_tainted(line),
+            tainted_elements=0 if line is None else sum(line.tainted.values()),
             assumed=assumptions_of(run),
             addresses=learned.addresses if learned is not None else (),
             **_audit(run),
