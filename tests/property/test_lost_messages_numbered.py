@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cut import gradient_of
+from support.cut import gradient_of, is_true_but_for
 from support.netib import Options, generate
 from support.pcap_records import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, records_of
 from support.staged import Chain, played
@@ -66,10 +66,7 @@ def test_one_lost_message_costs_its_own_bytes_or_nothing(
     assert not chain.heard.of(StepLost)
     assert sorted({**found, **chain.partial}) == list(range(1, JOB.steps + 1))
     for step, (gradient, missing) in chain.partial.items():
-        truth, at = gradient_of(made.truth, step - 1), 0
-        for start, stop in (*missing, (len(truth), len(truth))):
-            assert gradient[at:start] == truth[at:start]
-            at = stop
+        assert is_true_but_for(gradient, missing, gradient_of(made.truth, step - 1))
         assert sum(stop - start for start, stop in missing) == message.wire_bytes
 
 

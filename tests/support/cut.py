@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def gradient_of(truth: Truth, step: int) -> bytes:
             at += size
         assert at == len(result)
     return b"".join(parts[parameter] for parameter in range(len(shapes)))
+
+
+def is_true_but_for(gradient: bytes, missing: Iterable[tuple[int, int]], truth: bytes) -> bool:
+    """Whether a gradient has the truth's bytes, and zeros in these ranges, which never came."""
+    at = 0
+    for start, stop in (*missing, (len(truth), len(truth))):
+        if gradient[at:start] != truth[at:start] or any(gradient[start:stop]):
+            return False
+        at = stop
+    return len(gradient) == len(truth)
 
 
 def truth_of(truth: Truth) -> list[bytes]:
