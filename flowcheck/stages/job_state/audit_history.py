@@ -8,10 +8,12 @@ base: an equal audit of a later step shows nothing about the steps between.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
@@ -54,10 +56,13 @@ class AuditHistory:
 
 def audit_history_of(run: RunDir) -> AuditHistory:
     """The audits of a run. Lines from before a base that replaced the replica's state count no
-    more. A line that a full disk or a kill tore is left out."""
-    life = incarnation_of(run)
-    replaced = (life.base, life.anchored) != (None, None)
-    lines = _lines_of(run.audits)[life.audits if replaced else 0 :]
+    more; where the record of it is damaged, all count. A line that a full disk or a kill tore is
+    left out."""
+    first = 0
+    with suppress(*DECODE_ERRORS):
+        life = incarnation_of(run)
+        first = life.audits if (life.base, life.anchored) != (None, None) else 0
+    lines = _lines_of(run.audits)[first:]
     return history_of([record for record in lines if record is not None])
 
 
