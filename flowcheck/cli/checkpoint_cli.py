@@ -130,8 +130,7 @@ def restore(
         bool,
         typer.Option(
             "--allow-tainted",
-            help="Give the newest step also if elements of it rest on packets that no mirror "
-            "brought; they are named. Else the newest step without such elements is given.",
+            help="Take the newest step also where elements are tainted; else the newest exact one.",
         ),
     ] = False,
     run_code: Annotated[

@@ -107,7 +107,7 @@ def plan_loss(
         typer.Option("--clip-norm", help="The trainer clips by the norm of all gradients."),
     ] = False,
     state_bytes: Annotated[
-        float, typer.Option(help="Bytes of the replica for each element; AdamW in float32: 12.")
+        float, typer.Option(help="Bytes of the replica for each element; three numbers: 12.")
     ] = 12.0,
     line_gbps: Annotated[
         float | None, typer.Option(help="Line rate at which a burst reaches the ring, Gb/s.")

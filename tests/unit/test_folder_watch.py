@@ -11,7 +11,7 @@ import torch
 from flowcheck.config import AuditConfig
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.audit_watch import watch_loop
-from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code
+from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code_of
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, unread_file
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import FolderWatch
@@ -75,7 +75,7 @@ def test_a_folder_that_comes_later_and_each_content_of_a_name_once(
     for _ in range(3):
         watch.turn()
     assert names(watch)[1:] == [("step-1.pt", "equal")], "another content of the same name"
-    assert exit_code(watch.taken) == 0
+    assert exit_code_of(watch.taken) == 0
 
 
 def test_what_was_there_before_is_listed_and_a_later_watch_goes_on(
@@ -87,7 +87,7 @@ def test_what_was_there_before_is_listed_and_a_later_watch_goes_on(
     first.begin()
     first.end(0.05)
     assert names(first) == [("step-1.pt", "not_compared")]
-    assert exit_code(first.taken) == 3, "nothing was compared"
+    assert exit_code_of(first.taken) == 3, "nothing was compared"
     save(tmp_path / "runs/step-2.pt")
     second = watched()
     second.begin()
@@ -115,7 +115,7 @@ def test_torn_early_and_vanished_files_are_no_pass(watched: Watched, tmp_path: P
         "ahead.pt": "audit.step_not_reached",
         "step-3.pt": "audit.vanished",
     }
-    assert exit_code(watch.taken) == 3
+    assert exit_code_of(watch.taken) == 3
 
 
 def test_a_file_that_kills_the_watch_is_left_out(

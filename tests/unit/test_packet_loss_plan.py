@@ -34,8 +34,8 @@ from flowcheck.ops.packet_loss.loss_simulation import (
 from flowcheck.ops.packet_loss.replica_odds import Healing, stopped_share, sum_of_losses
 from flowcheck.ops.packet_loss.ring_overflow import RingBurst
 from flowcheck.ops.packet_loss.step_packets import (
-    Block,
     Coverage,
+    PacketRun,
     StepPackets,
     Stream,
     step_packets,
@@ -122,11 +122,11 @@ def chain_weight(lost: tuple[bool, ...], loss: Fraction, length: int) -> Fractio
 @pytest.mark.parametrize(
     "stream",
     [
-        Stream(1, (Block(3, 2, 2), Block(1, 1, 1))),
-        Stream(1, (Block(12, 0, 1),)),
-        Stream(2, (Block(2, 1, 2),)),
-        Stream(2, (Block(1, 1, 1), Block(2, 0, 2))),
-        Stream(3, (Block(1, 1, 2),)),
+        Stream(1, (PacketRun(3, 2, 2), PacketRun(1, 1, 1))),
+        Stream(1, (PacketRun(12, 0, 1),)),
+        Stream(2, (PacketRun(2, 1, 2),)),
+        Stream(2, (PacketRun(1, 1, 1), PacketRun(2, 0, 2))),
+        Stream(3, (PacketRun(1, 1, 2),)),
     ],
 )
 def test_bursts_are_what_all_patterns_of_all_chains_say(stream: Stream) -> None:
@@ -158,7 +158,7 @@ def test_rare_bursts_keep_their_digits() -> None:
         process = LossProcess(loss=1e-11, burst_packets=20.0)
         begin, end = loss / (1 - loss) / 20, mpmath.mpf(1) / 20
         alone = 1 - (1 - loss) * (1 - begin) ** (count - 1)
-        got = -math.expm1(log_none_lost(Stream(1, (Block(count, 0, 1),)), process))
+        got = -math.expm1(log_none_lost(Stream(1, (PacketRun(count, 0, 1),)), process))
         assert got == pytest.approx(float(alone), rel=1e-8)
         # none bad, one bad: the next packet finds them so again, and not both bad
         kept = mpmath.matrix(
@@ -169,7 +169,7 @@ def test_rare_bursts_keep_their_digits() -> None:
         )
         left = kept ** (count - 1) * mpmath.matrix([1, 1])
         both = 1 - ((1 - loss) ** 2 * left[0] + 2 * loss * (1 - loss) * left[1])
-        got = -math.expm1(log_none_lost(Stream(2, (Block(count, 0, 1),)), process))
+        got = -math.expm1(log_none_lost(Stream(2, (PacketRun(count, 0, 1),)), process))
         assert got == pytest.approx(float(both), rel=1e-8)
 
 

@@ -142,7 +142,7 @@ def _without_digest(line: str) -> str:
 
 
 def test_the_readme_names_every_verb_there_is() -> None:
-    verbs = set(re.findall(r"^[│|\s]*(\w+)\s{2,}", help_of("flowcheck"), re.M))
+    verbs = set(re.findall(r"^[│|\s]*([\w-]+)\s{2,}", help_of("flowcheck"), re.M))
     assert {"analyze", "replay", "up", "status", "down", "doctor"} <= verbs
     assert {words.split()[1] for words in commands() if words.startswith("flowcheck ")} <= verbs
 
@@ -162,7 +162,8 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 
 def test_the_readme_s_job_files_are_such() -> None:
-    first, rule, each, kept, several, sharded, *_ = (tomllib.loads(text) for text in blocks("toml"))
+    found = (tomllib.loads(text) for text in blocks("toml"))
+    first, rule, each, watched, kept, several, sharded, *_ = found
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
@@ -175,6 +176,7 @@ def test_the_readme_s_job_files_are_such() -> None:
     assert two is not None
     optimizers = build_optimizer(two, layout, [torch.zeros(4, 3), torch.zeros(3)]).optimizers
     assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
+    assert job_from(source | rule | watched).audit is not None
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None
     job = job_from(source | several)

@@ -133,10 +133,10 @@ def run(
     plan = make_loss_plan(packets, wire, settings, of_model=of_model)
     found = () if request.simulate is None else simulated(plan, request.simulate, request.seed)
     if request.svg is not None:
-        from flowcheck.ops.packet_loss.loss_svg import svg_of
+        from flowcheck.ops.packet_loss.loss_svg import loss_svg_of
         from flowcheck.ops.svg_drawing import write_picture
 
-        write_picture(request.svg, svg_of(plan))
+        write_picture(request.svg, loss_svg_of(plan))
     if request.as_json:
         json.dump(as_dict(plan, found), sys.stdout, indent=1)
         sys.stdout.write("\n")

@@ -109,7 +109,7 @@ class TaintPlan(msgspec.Struct, frozen=True, kw_only=True):
     hooks_day: float
 
 
-class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
+class MirrorOdds(msgspec.Struct, frozen=True, kw_only=True):
     """The same job under one number of mirrors."""
 
     coverage: Coverage
@@ -124,8 +124,8 @@ class LossPlan(msgspec.Struct, frozen=True, kw_only=True):
     settings: LossSettings
     copy_loss: float
     steps_day: int
-    chosen: MirrorPlan
-    others: tuple[MirrorPlan, ...]
+    chosen: MirrorOdds
+    others: tuple[MirrorOdds, ...]
     """Other numbers of mirrors, to compare."""
     assumed: tuple[Finding, ...]
 
@@ -160,11 +160,11 @@ def coverages(ranks: int) -> list[Coverage]:
 
 def plan_with(
     packets: StepPackets, settings: LossSettings, coverage: Coverage, loss: float
-) -> MirrorPlan:
+) -> MirrorOdds:
     """loss: probability that one copy of a packet is lost."""
     process = LossProcess(loss=loss, burst_packets=settings.burst_packets)
     odds = step_odds(packets, coverage, process, settings.rings)
-    return MirrorPlan(
+    return MirrorOdds(
         coverage=coverage,
         odds=odds,
         today=_today(odds, settings),

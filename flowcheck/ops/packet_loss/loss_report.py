@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from flowcheck.ops.console_output import SentenceConsole
-from flowcheck.ops.packet_loss.loss_plan import LossPlan, MirrorPlan, TaintPlan
+from flowcheck.ops.packet_loss.loss_plan import LossPlan, MirrorOdds, TaintPlan
 from flowcheck.ops.packet_loss.loss_simulation import CONFIDENCE, Compared
 from flowcheck.ops.packet_loss.ring_overflow import RingBurst
 from flowcheck.ops.packet_loss.step_packets import Coverage
@@ -153,7 +153,7 @@ def _mirrors(plan: LossPlan) -> Table:
     return table
 
 
-def _mirror_row(one: MirrorPlan, step_s: float) -> tuple[str, str, str, str]:
+def _mirror_row(one: MirrorOdds, step_s: float) -> tuple[str, str, str, str]:
     until = one.today.steps_until_stop
     return (
         coverage_words(one.coverage),

@@ -29,7 +29,7 @@ HEALED = "9 5"
 CURVES = ".curve{stroke:#000;fill:none}.axis{stroke:#000;stroke-width:1}.grid{stroke:#ccc}"
 
 
-def svg_of(plan: LossPlan) -> str:
+def loss_svg_of(plan: LossPlan) -> str:
     """The picture as text. Curves differ in their strokes, not in colour."""
     size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": f"{WIDTH}", "height": f"{HEIGHT}"}
     root = Element(f"{{{SVG_NAMESPACE}}}svg", size | {"role": "img"})

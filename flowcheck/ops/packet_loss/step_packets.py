@@ -44,7 +44,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("--copies", self.copies, FROM_TO(least=1, most=MOST_COPIES))
 
 
-class Block(msgspec.Struct, frozen=True):
+class PacketRun(msgspec.Struct, frozen=True):
     """A run of packets that matter, and those behind it that do not, `loops` times in a row."""
 
     run: int
@@ -57,7 +57,7 @@ class Stream(msgspec.Struct, frozen=True):
     same packets at the same distance."""
 
     copies: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[PacketRun, ...]
 
     @property
     def packets(self) -> int:
@@ -84,13 +84,16 @@ class StepPackets(msgspec.Struct, frozen=True, kw_only=True):
 
     def streams(self, coverage: Coverage) -> Counter[Stream]:
         """{stream: how many of it}: independent of each other, as their copies lie apart."""
-        slots = [(coverage.copies, [Block(p, _gap(p, p, coverage), m) for p, m in self.loops])]
+        slots = [(coverage.copies, [PacketRun(p, _gap(p, p, coverage), m) for p, m in self.loops])]
         if (links := coverage.links) is not None:
             shares = [(_shares(packets, coverage.ranks, links), m) for packets, m in self.loops]
             slots = [
                 (
                     links if slot == links else links - 1,
-                    [Block(one[slot], _gap(sum(one), one[slot], coverage), m) for one, m in shares],
+                    [
+                        PacketRun(one[slot], _gap(sum(one), one[slot], coverage), m)
+                        for one, m in shares
+                    ],
                 )
                 for slot in range(links + 1)
             ]

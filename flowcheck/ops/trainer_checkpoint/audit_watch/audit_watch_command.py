@@ -78,12 +78,12 @@ def run(root: Path, stated: AuditConfig | None, parent: int | None, *, as_json: 
                 left_s -= SIGNAL_LOOK_S
         if not signals.hard:
             watch.end(END_LIMIT_S if parent is None else STAGE_END_LIMIT_S)
-    code = exit_code(watch.taken)
+    code = exit_code_of(watch.taken)
     _summarize(where, settings, watch.taken, code, as_json=as_json)
     return 0 if parent is not None else code
 
 
-def exit_code(files: Sequence[AuditedFile]) -> int:
+def exit_code_of(files: Sequence[AuditedFile]) -> int:
     """0: all files that appeared are equal; 1: one differs; 3: none does, and one was not compared,
     or there was none. Files that were there before the watch count only if they are compared."""
     own = [file for file in files if not _was_before(file)]

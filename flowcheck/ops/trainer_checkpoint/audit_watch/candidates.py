@@ -26,7 +26,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import manifest_path
 from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA
 from flowcheck.vault.checkpoint_formats.huggingface_format import INDEX, OLD, OLD_INDEX, ONE
-from flowcheck.vault.checkpoint_formats.safetensors_format import step_in
+from flowcheck.vault.checkpoint_formats.safetensors_format import recognizes, step_in
 
 DEPTH_MAX = 4
 """Levels of folders that are looked into. A choice: `run/step-400/rank-3/state.pt` is three."""
@@ -143,7 +143,7 @@ def _is_checkpoint_folder(folder: Path, names: set[str]) -> bool:
         or any(name.endswith(DEEPSPEED_MODEL) for name in names)
         or any(name.startswith("mp_rank_") for name in names)
         or bool(names & {ONE, INDEX, OLD, OLD_INDEX})
-        or manifest_path(folder).is_file()  # FlowCheck's own, left out later: see `is_ours`
+        or manifest_path(folder).is_file()  # FlowCheck's own, left out later: see `is_own_output`
     )
 
 
@@ -178,7 +178,7 @@ def stamp_of(candidate: Candidate) -> str | None:
         return None
 
 
-def is_ours(candidate: Candidate) -> bool:
+def is_own_output(candidate: Candidate) -> bool:
     """Whether FlowCheck wrote it: it is equal to the replica because it is made from it."""
     return manifest_path(candidate.path).is_file()
 
@@ -203,11 +203,10 @@ def unfinished_reason(candidate: Candidate) -> Finding | None:
     begin = _begin(path)
     if begin.startswith(ZIP):
         return None if _has_zip_directory(path) else NO_DIRECTORY()
-    kind = checkpoint_kind(begin)
-    if kind is None:
+    if checkpoint_kind(begin) is None:
         return NOT_A_CHECKPOINT()
     try:
-        if kind == "safetensors":
+        if recognizes(path):
             step_in(path)
     except StateError as error:
         return error.finding

@@ -237,7 +237,7 @@ class FolderWatch:
 
 def _is_none(one: Candidate) -> bool:
     """Whether it is no checkpoint of the trainer."""
-    return candidates.is_ours(one) or candidates.is_other_file(one)
+    return candidates.is_own_output(one) or candidates.is_other_file(one)
 
 
 def _was_before(file: AuditedFile) -> bool:
