@@ -38,6 +38,8 @@ class ShardGradient:
         tells where they differ."""
         if self.shard.conflict_bytes(self.generation):
             return ((0, self.shard.gradient_bytes),)
+        if self.shard.generation_state(self.generation) == GenerationState.COMPLETE:
+            return ()
         return self.shard.missing(self.generation)
 
     def certain(self) -> bool:
