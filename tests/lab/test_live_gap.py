@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace"),
 ]
 
-LOST_STEP = 4
+LOST_STEP, STEPS = 4, 6
 SHAPES = ((120, 100), (500,))
 
 
@@ -54,15 +54,20 @@ def lost_run(frames: list[WireFrame], truth: SyntheticTraffic) -> tuple[int, int
     raise AssertionError("the job has no final chunk of three Middle packets in that step")
 
 
-def lost_steps(run: RunDir) -> list[dict[str, object]]:
-    return [event for event in events(run, "loss") if event["what"] == "step"]
+def lines_of(run: RunDir) -> list[str]:
+    return run.steps.read_text().splitlines() if run.steps.exists() else []
+
+
+def short_steps(run: RunDir) -> list[dict[str, object]]:
+    """Steps that were applied without some of their bytes."""
+    return [event for event in events(run, "loss") if event["what"] == "bytes"]
 
 
 @pytest.mark.slow
 def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    truth = make_traffic(SyntheticJob(shapes=SHAPES, steps=6, seed=3))
+    truth = make_traffic(SyntheticJob(shapes=SHAPES, steps=STEPS, seed=3))
     frames = truth.frames_at_port(0)
     first, stop, missing = lost_run(frames, truth)
     run = RunDir(tmp_path / "run")
@@ -83,19 +88,24 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
                 rest = len(frames) - (stop - first)
                 wait_until(lambda: ring.head == rest, 60, "the frames after the kill")
                 wait_until(lambda: ring.tail == rest, 60, "their extraction")
-                wait_until(lambda: lost_steps(run) != [], 60, "word of the lost step")
+                wait_until(lambda: short_steps(run) != [], 60, "word of what the step lacks")
                 counters = ring.counters()
-            lost = lost_steps(run)[0]
-            steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
+                wait_until(lambda: len(lines_of(run)) == STEPS, 60, "the steps behind it")
+            [short] = short_steps(run)
+            steps = [json.loads(line) for line in lines_of(run)]
         finally:
             process.terminate()
             out, err = process.communicate(timeout=60)
-    assert lost["step"] == LOST_STEP, (out, err)
-    assert lost["missing"] == [list(missing)]
-    assert [step["step"] for step in steps] == list(range(1, LOST_STEP))
-    assert [step["gradient_sha256"] for step in steps] == [
-        hashlib.sha256(gradient).hexdigest() for gradient in truth.gradients[: LOST_STEP - 1]
+    assert short["step"] == LOST_STEP, (out, err)
+    assert short["count"] == missing[1] - missing[0]
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    assert [step.get("gradient_sha256") for step in steps] == [
+        None if step == LOST_STEP else hashlib.sha256(gradient).hexdigest()
+        for step, gradient in enumerate(truth.gradients, 1)
     ]
+    elements = (missing[1] - missing[0]) // 4
+    tainted = [sum(step.get("tainted", {}).values()) for step in steps]
+    assert tainted == [0] * (LOST_STEP - 1) + [elements] * (STEPS - LOST_STEP + 1)
     assert counters["capture"]["rx_frames"] == rest
     assert (
         sum(v for k, v in counters["parse"].items() if k in ("write_frames", "ack_frames")) == rest
