@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
@@ -23,6 +24,7 @@ def said(folder: Path, *words: str | Path, code: int = 0) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(300)  # a replay and eight commands, each of which loads torch
 def test_the_printed_commands_run(tmp_path: Path) -> None:
     here, elsewhere = tmp_path / "a b", tmp_path / "elsewhere"
     here.mkdir(), elsewhere.mkdir()
