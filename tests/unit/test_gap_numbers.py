@@ -92,3 +92,23 @@ def test_a_gap_of_many_sends_of_simple_is_counted_by_its_packets(
     assert any(one.is_any_of(NUMBERED_BY_PROGRAM) for one in told_by)
     last = hashlib.sha256(truth.gradients[-1].result).hexdigest()
     assert last in {each.sha256 for each in reading.collectives}
+
+
+@pytest.mark.parametrize("begin", [760, 820, 860, 880])
+def test_a_connection_of_single_packets_tells_no_path_mtu(begin: int, tmp_path: Path) -> None:
+    """All of its sends fit one packet, those of another channel do not."""
+    options = Options(
+        seed=349, ranks=4, shapes=((512,),) * 4, protocol="Simple", version=(2, 26), channels=2,
+        steps=8, caps_bytes=(2000, 9000), metric_every=1, mtu=4096,
+    )  # fmt: skip
+    made = generate(options, tmp_path)
+    capture = made.files[0].read_bytes()
+    records = records_of(capture)
+    del records[begin : begin + 20]
+    made.files[0].write_bytes(capture[:FILE_HEADER_BYTES] + b"".join(records))
+    seen = read_capture_files(made.files)
+    assert len({flow.pmtu_bytes for flow in seen.flows}) > 1
+    reading = read_stream(seen.flows, seen.messages, ended=True)
+    held = {hashlib.sha256(each.result).hexdigest() for each in made.truth.collectives}
+    sums = [each for each in reading.collectives if each.kind == "all_reduce"]
+    assert all(each.sha256 is None or each.sha256 in held for each in sums)

@@ -72,7 +72,9 @@ def _may_be_told(stream: Stream) -> bool:
 
 
 def _packets(size_bytes: int, stream: Stream) -> int:
-    return max(1, -(-size_bytes // stream.flow.pmtu_bytes))
+    """Of a send of so many bytes; the least there can be where no packet told the path MTU."""
+    pmtu_bytes = stream.flow.pmtu_bytes
+    return max(1, -(-size_bytes // pmtu_bytes)) if pmtu_bytes else 1
 
 
 def _foretold_sizes(streams: Sequence[Stream], grants: Sequence[Grants], known: Known) -> Sizes:
