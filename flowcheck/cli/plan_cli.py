@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from flowcheck.cli.shared_options import Json
+from flowcheck.cli.shared_options import (
+    CastDtype,
+    Json,
+    ModelArguments,
+    NcclProtocol,
+    PathMtu,
+    World,
+)
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20
@@ -29,16 +36,11 @@ def plan(
             metavar="CAPTURE", help="With --check: captures of the job, pcap or pcapng."
         ),
     ] = None,
-    world: Annotated[int, typer.Option(help="Number of data-parallel ranks, 2 to 4,096.")] = 2,
+    world: World = 2,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the plan with captures of the job.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Keyword argument for MODEL, layers=12; repeatable."
-        ),
-    ] = None,
+    settings: ModelArguments = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -47,12 +49,7 @@ def plan(
             "registration.",
         ),
     ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Cast the module to this torch type, such as bfloat16; default: no cast."
-        ),
-    ] = None,
+    dtype: CastDtype = None,
     bucket_cap_mb: Annotated[
         float | None, typer.Option(help="DDP's bucket_cap_mb, MiB; default: torch's 25.")
     ] = None,
@@ -91,13 +88,7 @@ def plan(
             help="NCCL channels of the communicator, as NCCL_DEBUG=INFO prints; default 1."
         ),
     ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="NCCL protocol (NCCL_PROTO): LL, LL128 or Simple; default: LL below 256 KiB, else "
-            "Simple."
-        ),
-    ] = None,
+    protocol: NcclProtocol = None,
     nccl: Annotated[
         str | None, typer.Option(help="NCCL release of the job, such as 2.21.5; default 2.29.")
     ] = None,
@@ -111,9 +102,7 @@ def plan(
     gpus: Annotated[
         int, typer.Option(help="Ranks (GPUs) per node; they are neighbours in the ring.")
     ] = 1,
-    pmtu: Annotated[
-        int, typer.Option(help="RoCE path MTU, bytes: 256, 512, 1024, 2048 or 4096.")
-    ] = 4096,
+    pmtu: PathMtu = 4096,
     ports: Annotated[
         int, typer.Option(help="Number of mirrored ports, for the memory estimate.")
     ] = 1,

@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from flowcheck.cli.shared_options import Json
+from flowcheck.cli.shared_options import (
+    CastDtype,
+    Json,
+    ModelArguments,
+    NcclProtocol,
+    PathMtu,
+    World,
+)
 
 
 def plan_loss(
@@ -20,18 +27,8 @@ def plan_loss(
             show_default=False,
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Keyword argument for MODEL, layers=12; repeatable."
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Cast the module to this torch type, such as bfloat16; default: no cast."
-        ),
-    ] = None,
+    settings: ModelArguments = None,
+    dtype: CastDtype = None,
     gradient_bytes: Annotated[
         float | None,
         typer.Option(help="Bytes of the gradients that one ring reduces in a step, without MODEL."),
@@ -39,20 +36,12 @@ def plan_loss(
     element_bytes: Annotated[
         int, typer.Option(help="Bytes of a gradient element, without MODEL: 1, 2, 4 or 8.")
     ] = 4,
-    world: Annotated[int, typer.Option(help="Number of data-parallel ranks, 2 to 4,096.")] = 2,
+    world: World = 2,
     channels: Annotated[
         int, typer.Option(help="NCCL channels of the communicator, as NCCL_DEBUG=INFO prints.")
     ] = 1,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="NCCL protocol (NCCL_PROTO): LL, LL128 or Simple; default: LL below 256 KiB, else "
-            "Simple."
-        ),
-    ] = None,
-    pmtu: Annotated[
-        int, typer.Option(help="RoCE path MTU, bytes: 256, 512, 1024, 2048 or 4096.")
-    ] = 4096,
+    protocol: NcclProtocol = None,
+    pmtu: PathMtu = 4096,
     rings: Annotated[
         int, typer.Option(help="Number of such rings in the job, each mirrored alike.")
     ] = 1,

@@ -32,6 +32,25 @@ Svg = Annotated[
         help="Write a drawing of the communicators: rings, links, coverage.",
     ),
 ]
+ModelArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Keyword argument for MODEL, layers=12; repeatable."
+    ),
+]
+CastDtype = Annotated[
+    str | None,
+    typer.Option(help="Cast the module to this torch type, such as bfloat16; default: no cast."),
+]
+World = Annotated[int, typer.Option(help="Number of data-parallel ranks, 2 to 4,096.")]
+NcclProtocol = Annotated[
+    str | None,
+    typer.Option(
+        help="NCCL protocol (NCCL_PROTO): LL, LL128 or Simple; default: LL below 256 KiB, else "
+        "Simple."
+    ),
+]
+PathMtu = Annotated[int, typer.Option(help="RoCE path MTU, bytes: 256, 512, 1024, 2048 or 4096.")]
 Run = Annotated[
     Path, typer.Option("--run", help="Run directory of the chain, as the job file states it.")
 ]

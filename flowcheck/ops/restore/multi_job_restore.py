@@ -35,8 +35,8 @@ from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
-from flowcheck.replica.taint import read_losses, taint_of_losses
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
+from flowcheck.stages.replica_update.step_log import tainted_parameters_at
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit.bitwise_audit import audit_digests
@@ -161,7 +161,7 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
         digests = digests_at(own.trace, template.step)
         if digests is None:
             return False
-        tainted = taint_of_losses(read_losses(own.replica), template.step, layout)
+        tainted = tainted_parameters_at(own, template.step, layout)
         return audit_digests(template, layout, optimizer_of_run(own), digests, tainted).passed
     except StateError:
         return False

@@ -52,9 +52,8 @@ from flowcheck.replica.checkpoint_files.latest_pointer import (
 )
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
-from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
 from flowcheck.replica.taint import (
-    read_losses,
     tainted_elements,
     tainted_finding,
     tainted_since,
@@ -231,14 +230,12 @@ def _exact_step(
     (None, those): the replica holds none that is not tainted."""
     if step is not None or allow_tainted:
         return step, ()
-    losses = read_losses(run.replica)
-    versions = peek_versions(run.replica)[1]
-    tainted = tuple(of for of in versions if any(loss.is_in(of) for loss in losses))
-    exact = [of for of in versions if of not in tainted]
+    tainted = peek_tainted(run.replica)
     if not tainted:
         return None, ()
+    exact = [of for of in peek_versions(run.replica)[1] if of not in tainted]
     newest = exact[-1] if exact else None
-    return newest, tuple(of for of in tainted if newest is None or of > newest)
+    return newest, tuple(sorted(of for of in tainted if newest is None or of > newest))
 
 
 def _replica_holds(run: RunDir, step: Step | None, *, settle: bool) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
+from flowcheck.errors import ConfigError, StateError, naming_file
 from flowcheck.findings.catalog.base_checkpoints import (
     AUDITED_JOB_OPEN,
     EQUAL_TO_SEVERAL,
@@ -35,11 +34,10 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buff
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.replica.taint import read_losses, taint_of_losses
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
 from flowcheck.stages.job_state.model_layout import layout_of, optimizer_of_run
 from flowcheck.stages.job_state.training_facts import is_training_known, known_training
-from flowcheck.stages.replica_update.step_log import StepRecord
+from flowcheck.stages.replica_update.step_log import tainted_parameters_at
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -253,20 +251,8 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
         at = max(kept) if kept else (last_step(where) or {"step": 0})["step"]
         what = STEP_NOT_RECORDED(file=file, step=template.step, run=where.root, at=at)
         raise StateError(what)
-    tainted = _tainted_parameters(where, template.step, layout)
+    tainted = tainted_parameters_at(where, template.step, layout)
     return bitwise_audit.audit_digests(template, layout, optimizer_of_run(where), digests, tainted)
-
-
-def _tainted_parameters(where: RunDir, step: Step, layout: Layout) -> Collection[str]:
-    """Parameters with tainted elements at a step that the replica held."""
-    if where.replica.exists():
-        return taint_of_losses(read_losses(where.replica), step, layout)
-    for line in where.steps.read_bytes().splitlines() if where.steps.exists() else ():
-        with suppress(*DECODE_ERRORS):
-            told = msgspec.json.decode(line, type=StepRecord)
-            if told.step == step:
-                return told.tainted
-    return ()
 
 
 def _print(found: bitwise_audit.Audit, file: Path, evidence: tuple[Finding, ...] = ()) -> None:

@@ -120,20 +120,6 @@ def pin_step(path: Path, step: Step | None = None) -> Iterator[PinnedCommit]:
         os.close(descriptor)  # the mapping ends with the last view into it
 
 
-def read_copy(
-    path: Path, step: Step | None = None
-) -> tuple[Commit, Description, dict[str, np.ndarray]]:
-    """(commit, description, sections by name) copied out of a state file that another process may
-    be stepping. Whether the copy is whole, its digest tells.
-
-    step: another one than the newest. Raises RingError where there is no state, StateError where
-    it does not hold that step.
-    """
-    with pin_step(path, step) as held:
-        copied = {name: array.copy() for name, array in held.sections.items()}
-        return held.commit, held.description, copied
-
-
 def newest_parameters(path: Path) -> tuple[Layout, np.ndarray]:
     """(layout, flat parameters of the newest step, read-only and in place) of a state file that
     another process may be stepping; good for a look, as a later step overwrites them.

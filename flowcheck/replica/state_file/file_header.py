@@ -307,6 +307,17 @@ def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
         return description.layout, tuple(commit.step for commit in read_commits(memory))
 
 
+def peek_tainted(path: Path) -> frozenset[Step]:
+    """Those of the whole steps that are tainted, of a replica that another process may be
+    writing."""
+    with (
+        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
+    ):
+        read_description(path, memory)
+        return frozenset(commit.step for commit in read_commits(memory) if commit.tainted)
+
+
 def _slot_in(slots: bytes, copy: int) -> Commit | None:
     offset = copy * _SLOT_BYTES
     raw = slots[offset : offset + _SLOT.size]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import RingError
-from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.replica.taint import read_losses
+from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -70,10 +69,10 @@ class ReplicaSteps:
 
     def tainted(self) -> frozenset[Step]:
         """Those of `versions` of which elements rest on bytes that no mirror brought."""
-        losses = read_losses(self._run.replica)
-        return frozenset(
-            step for step in self.versions() if any(loss.is_in(step) for loss in losses)
-        )
+        with suppress(OSError, RingError):
+            if self._run.replica.exists():
+                return peek_tainted(self._run.replica)
+        return frozenset()
 
     @contextmanager
     def hold(self, step: Step) -> Iterator[PinnedStep]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,9 +26,15 @@ from flowcheck.private_files import append_private
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import named_tensors
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
+from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_digest import sha256
 from flowcheck.replica.state_file.digest_log import DigestLog
-from flowcheck.replica.taint import tainted_elements, tainted_finding
+from flowcheck.replica.taint import (
+    read_losses,
+    taint_of_losses,
+    tainted_elements,
+    tainted_finding,
+)
 from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -171,6 +178,19 @@ class StepLog:
 
     def close(self) -> None:
         self._trace.close()
+
+
+def tainted_parameters_at(run: RunDir, step: Step, layout: Layout) -> Collection[str]:
+    """Parameters with tainted elements at a step of a run, by the replica's own record or, where
+    that is gone, by the step's line."""
+    if run.replica.exists():
+        return taint_of_losses(read_losses(run.replica), step, layout)
+    for line in run.steps.read_bytes().splitlines() if run.steps.exists() else ():
+        with suppress(*DECODE_ERRORS):
+            told = msgspec.json.decode(line, type=StepRecord)
+            if told.step == step:
+                return told.tainted
+    return ()
 
 
 def _whole(text: bytes) -> list[tuple[bytes, Step]]:
