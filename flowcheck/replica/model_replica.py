@@ -19,9 +19,21 @@ from flowcheck.findings.catalog.replica_state_errors import (
     OTHER_OPTIMIZER_THAN,
     OTHER_SECTIONS,
     OUT_OF_ORDER,
+    PATCH_HEALS_NOTHING,
+    PATCH_MISFIT,
+    PATCH_REFUTED,
+    PATCH_STEP_GONE,
+    PATCH_STEPS_GONE,
     STEP_IS_OVER,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_patch import (
+    ElementPatch,
+    patch_fits,
+    patch_of_sections,
+    patch_sections,
+)
+from flowcheck.replica.element_ranges import Ranges, difference, intersection, no_ranges
 from flowcheck.replica.flat_tensors import FlatValues, elements_of
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.gradient_clipping import gradient_as_stepped
@@ -33,6 +45,7 @@ from flowcheck.replica.optimizer.state_sections import (
     named_tensors,
     stored_states,
 )
+from flowcheck.replica.optimizer_step.c_kernel_pass import StepArguments
 from flowcheck.replica.optimizer_step.initial_state import initial_arrays
 from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
 from flowcheck.replica.param_layout import Layout
@@ -42,12 +55,12 @@ from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Descrip
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
 from flowcheck.replica.taint import (
     ByteRange,
-    Ranges,
     TaintedRanges,
     TaintLog,
     forget_taint,
     missing_elements,
 )
+from flowcheck.replica.tainted_steps import TaintedSteps, forget_tainted_steps
 from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
@@ -219,6 +232,7 @@ class Replica(CommittedReplica):
         self._started: PendingStep | None = None
         self._table: DigestTable | None = None
         self._taint = TaintLog(state.path)
+        self._tainted_steps = TaintedSteps(state.path, self.layout)
         state.step_in_progress = Step(0)
 
     @classmethod
@@ -251,6 +265,7 @@ class Replica(CommittedReplica):
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         workers = workers or WorkerThreads()
         forget_taint(path)
+        forget_tainted_steps(path)
         state = StateFile.create(path, description, first, commit, copies=copies, workers=workers)
         return cls(state, optimizer, workers)
 
@@ -358,6 +373,7 @@ class Replica(CommittedReplica):
         values = gradient_as_stepped(gradient, self.layout, self._executor.inner)
         self._give_up()
         had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
+        arguments: list[StepArguments | None] = []
         lacks = (
             missing if isinstance(missing, np.ndarray) else missing_elements(self.layout, missing)
         )
@@ -366,11 +382,15 @@ class Replica(CommittedReplica):
         def begin_in_copy() -> StepInProgress:
             others.append(state.begin())
             state.step_in_progress = step
-            return self._executor.begin(step, good, others[0], values, had, used)
+            begun = self._executor.begin(step, good, others[0], values, had, used)
+            arguments.append(begun.arguments)
+            return begun
 
         def publish(digests: list[bytes]) -> None:
             self._taint.record(step, lacks)  # before anybody can read the step
             tainted = bool(self._taint.at(step, self.layout))
+            elements = self._taint.elements_at(step) if tainted else no_ranges()
+            self._tainted_steps.record(step, elements, arguments[0])
             state.publish(step, others[0], self._whole(others[0], digests), tainted=tainted)
             self.tensor_digests, state.step_in_progress = digests, Step(0)
 
@@ -416,9 +436,69 @@ class Replica(CommittedReplica):
         whole = self._whole(copy, digests)
         state.publish_new_lineage(step, copy, whole, has_optimizer_state=step > 0)
         self._taint.heal(step)  # behind it: a kill between leaves what is tainted no more
+        self._tainted_steps.forget_after(step)
         if not replays:
             self._taint.forget_after(step)
         self.tensor_digests = digests
+
+    def heal(self, step: Step, patch: ElementPatch) -> Ranges:
+        """Replaces tainted elements of the newest step by what the trainer's values of this or an
+        earlier step lead to. Returns the elements that are exact since.
+
+        Elements that lacked a byte again since stay as they are. Elements of the patch that were
+        not tainted at `step` are evidence: they must be equal to the replica's. Raises StateError
+        where the patch is none of this replica's, is refuted, heals nothing, or the steps since
+        cannot be made again; nothing has changed then.
+        """
+        state, description = self._open, self.description
+        if step > self.step or not patch_fits(description, patch):
+            raise StateError(PATCH_MISFIT(step=step, at=self.step))
+        self._check_evidence(step, patch)
+        elements = intersection(patch.elements, self._taint.healable(step, self.step))
+        if not len(elements):
+            raise StateError(PATCH_HEALS_NOTHING(step=step, at=self.step))
+        own = patch.of(description, elements)
+        if step < self.step:
+            own = self._replayed(step, own)
+        self._give_up()
+        copy = state.begin()
+        state.bytes_of_copy(copy)[:] = state.bytes_of_copy(self.commit.copy)
+        patch_sections(description, state.sections(copy), own)
+        digests = self._executor.digests(copy)
+        left = difference(self._taint.elements_at(self.step), elements)
+        state.publish_again(copy, self._whole(copy, digests), tainted=bool(len(left)))
+        self._taint.heal_elements(elements, step, self.step)
+        if not len(left):
+            self._tainted_steps.clear()
+        self.tensor_digests = digests
+        return elements
+
+    def _check_evidence(self, step: Step, patch: ElementPatch) -> None:
+        evidence = difference(patch.elements, self._taint.elements_at(step))
+        if not len(evidence):
+            return
+        held = [commit for commit in self._open.versions if commit.step == step]
+        if not held:
+            raise StateError(PATCH_STEP_GONE(step=step, kept=self.versions))
+        sections = self.sections_of(held[-1])
+        mine = patch_of_sections(self.description, sections, evidence)
+        theirs = patch.of(self.description, evidence)
+        for name, part in mine.parts.items():
+            if not np.array_equal(part, theirs.parts[name]):
+                raise StateError(PATCH_REFUTED(step=step, section=name))
+
+    def _replayed(self, step: Step, patch: ElementPatch) -> ElementPatch:
+        """The patch at the newest step."""
+        names = self._executor.kernel_sections
+        made = None
+        if set(names) == patch.parts.keys():
+            values = {name: part.view(np.float32) for name, part in patch.parts.items()}
+            since = range(step + 1, self.step + 1)
+            made = self._tainted_steps.replayed(patch.elements, values, since, names)
+        if made is None:
+            raise StateError(PATCH_STEPS_GONE(step=step, at=self.step))
+        parts = {name: array.view(np.uint8) for name, array in made.items()}
+        return ElementPatch(patch.elements, parts)
 
     def go_back(self, step: Step) -> None:
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
@@ -430,6 +510,7 @@ class Replica(CommittedReplica):
             self._open.go_back(found[-1])
             self.tensor_digests = []
         self._taint.forget_after(step)
+        self._tainted_steps.forget_after(step)
 
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""

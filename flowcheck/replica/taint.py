@@ -26,6 +26,7 @@ from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.replica_state_errors import TAINT_UNREADABLE
 from flowcheck.findings.catalog.restored_state import NAMES, NAMES_AND_MORE, TAINTED_ELEMENTS
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_ranges import Ranges, difference, intersection, merged, union
 from flowcheck.replica.param_layout import Layout, dtype_size_bytes
 from flowcheck.replica.state_file.file_header import Commit
 
@@ -37,8 +38,6 @@ written anew with each step that lacks something."""
 
 SHOWN = 3
 """Most names of parameters in a sentence. A choice of layout."""
-Ranges = NDArray[np.int64]
-"""[n, 2] first element and the one behind the last; ascending, none touches the next."""
 ByteRange = tuple[int, int]
 
 
@@ -126,17 +125,6 @@ def missing_elements(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:
     return merged(np.array(sorted(found), np.int64).reshape(-1, 2))
 
 
-def merged(ranges: Ranges, apart: int = 1) -> Ranges:
-    """The same elements as ranges that do not touch; those with less than `apart` elements between
-    become one. ranges: ascending by their start."""
-    if not len(ranges):
-        return ranges
-    ends = np.maximum.accumulate(ranges[:, 1])
-    begins = np.flatnonzero(np.append(True, ranges[1:, 0] - ends[:-1] >= apart))
-    lasts = np.append(begins[1:], len(ranges)) - 1
-    return np.stack((ranges[begins, 0], ends[lasts]), axis=1)
-
-
 def taint_of_losses(losses: Sequence[Loss], step: int, layout: Layout) -> TaintedRanges:
     """The taint of a step, where the replica lacked these."""
     parts = [(loss.ranges, loss.first) for loss in losses if loss.is_in(step)]
@@ -188,13 +176,23 @@ class TaintLog:
             self._known = own, taint_of_losses(own, step, layout)
         return self._known[1]
 
+    def elements_at(self, step: int) -> Ranges:
+        """The tainted elements of a whole step."""
+        return union([loss.ranges for loss in self.losses if loss.is_in(step)])
+
     def missing_of(self, step: int) -> Ranges:
         """What a step lacked that was made before, and is made again."""
         parts = [loss.ranges for loss in self.losses if loss.is_in(step) and step <= loss.last]
-        if not parts:
-            return np.zeros((0, 2), np.int64)
-        ranges = np.concatenate(parts)
-        return merged(ranges[np.argsort(ranges[:, 0], kind="stable")])
+        return union(parts)
+
+    def healable(self, step: int, at: int) -> Ranges:
+        """Elements tainted at `step`, of which nothing lacked since: the trainer's values at
+        `step` lead to exact ones at step `at`."""
+        before = union([one.ranges for one in self.losses if one.is_in(at) and one.last <= step])
+        return difference(before, self._lacked_since(step, at))
+
+    def _lacked_since(self, step: int, at: int) -> Ranges:
+        return union([one.ranges for one in self.losses if one.is_in(at) and one.last > step])
 
     def record(self, step: int, missing: Ranges) -> None:
         """To be called before the step is committed, or its gradient is put away for later: what
@@ -207,8 +205,14 @@ class TaintLog:
         self._write(bounded([*others, *own]))
 
     def forget_after(self, step: int) -> None:
-        """Later steps are of another past."""
-        self._keep([loss for loss in self.losses if loss.first <= step])
+        """Later steps are of another past, in which nothing was given yet."""
+        self._keep(
+            [
+                msgspec.structs.replace(loss, until=NEVER) if loss.until > step else loss
+                for loss in self.losses
+                if loss.first <= step
+            ]
+        )
 
     def heal(self, step: int) -> None:
         """The state of this step was given: nothing that it or earlier ones lacked is in it, nor in
@@ -221,6 +225,22 @@ class TaintLog:
                 for loss in self.losses
             ]
         )
+
+    def heal_elements(self, elements: Ranges, step: int, at: int) -> None:
+        """These elements of the newest step, `at`, are the trainer's, as its values of `step` led
+        to. To be called behind the commit of what was healed: a kill between the two leaves more
+        taint than there is."""
+        kept: list[Loss] = []
+        for loss in self.losses:
+            healed = intersection(loss.ranges, elements)
+            if not (loss.is_in(at) and loss.last <= step and len(healed)):
+                kept.append(loss)
+                continue
+            kept.append(_of_ranges(loss, healed, until=at))
+            if len(left := difference(loss.ranges, elements)):
+                kept.append(_of_ranges(loss, left, until=loss.until))
+        if kept != self.losses:
+            self._write(bounded(kept))
 
     def _keep(self, losses: list[Loss]) -> None:
         if losses != self.losses:
@@ -250,10 +270,14 @@ def bounded(losses: list[Loss], most: int = RANGES_MAX) -> list[Loss]:
     return losses
 
 
+def _of_ranges(loss: Loss, ranges: Ranges, *, until: int) -> Loss:
+    elements = ranges.astype("<i8").tobytes()
+    return msgspec.structs.replace(loss, elements=elements, until=until)
+
+
 def _together(losses: Sequence[Loss]) -> Loss:
     """One that is of all these steps."""
-    ranges = np.concatenate([loss.ranges for loss in losses])
-    ranges = merged(ranges[np.argsort(ranges[:, 0], kind="stable")])
+    ranges = union([loss.ranges for loss in losses])
     first, last = min(loss.first for loss in losses), max(loss.last for loss in losses)
     return Loss(first, last, ranges.astype("<i8").tobytes())
 

@@ -11,7 +11,7 @@ import torch
 
 from flowcheck._core import ffi, lib
 from flowcheck.replica.optimizer_step import c_kernel_args
-from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan, StepArguments
 from flowcheck.replica.param_layout import Layout
 
 TWINS = ("avx512", "vaes", "avx2", "plain")
@@ -97,7 +97,9 @@ class Follower:
         )
         for array in target.values():
             array.fill(np.float32(7))
-        passing = self.flat.begin(table, c_kernel_args.square_root_kind(), source, target, gradient)
+        root = c_kernel_args.square_root_kind()
+        assert root is not None
+        passing = self.flat.begin(StepArguments(table, root, gradient), source, target)
         passing.run(np.arange(0, len(used), 2))  # in two parts
         passing.run()
         self.steps += used

@@ -17,7 +17,7 @@ from flowcheck.optimizer_rules import cuda_powers
 from flowcheck.replica.optimizer.cuda_gradient_norm import CudaGradientNorm, norm_alone
 from flowcheck.replica.optimizer.gradient_clipping import factor_of_norm
 from flowcheck.replica.optimizer_step import c_kernel_args
-from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan, StepArguments
 from flowcheck.replica.optimizer_step.cuda_kernel_choice import MEASURED_WITH, arithmetic_of
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.worker_threads import WorkerThreads
@@ -67,7 +67,7 @@ def digests_of(label):
         table = c_kernel_args.kernel_args(
             optimizer, groups, before, held, used, arithmetic=arithmetic
         )
-        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient).run()
+        flat.begin(StepArguments(table, lib.FC_STEP_ROOT_EXACT, gradient), source, target).run()
         source, target = target, source
         found.append(hashlib.sha256(b"".join(source[n].tobytes() for n in names)).hexdigest())
     return found
@@ -110,7 +110,7 @@ def test_weight_decay_of_fused_adam_past_a_block_of_threads_and_a_run_of_c(twin)
         optimizer, groups, np.zeros(3, "f4"), ~one, one, arithmetic=arithmetic
     )
     flat = KernelPlan(layout, names)
-    flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient).run()
+    flat.begin(StepArguments(table, lib.FC_STEP_ROOT_EXACT, gradient), source, target).run()
     decay, beta = np.float32(0.1), np.float32(0.9)
     for p in layout.parameters:
         own, g = source["parameters"][p.start : p.stop], gradient[p.start : p.stop]

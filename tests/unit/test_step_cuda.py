@@ -15,7 +15,7 @@ from support.onestep import HERE, STATES
 from flowcheck._core import ffi, lib
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.optimizer_step import c_kernel_args
-from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan, StepArguments
 from flowcheck.replica.optimizer_step.cuda_kernel_choice import arithmetic_of
 from flowcheck.replica.param_layout import Layout
 
@@ -126,7 +126,9 @@ def test_each_element_goes_through_the_operations_read_off_the_kernels(
         )
         wide = c_kernel_args.double_kernel_args(optimizer, groups, count, arithmetic)
         source, target = copies
-        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).run()
+        flat.begin(
+            StepArguments(table, lib.FC_STEP_ROOT_EXACT, gradient, wide), source, target
+        ).run()
         copies = [target, source]
         numbers = zip(own, gradient, SPLIT, strict=True)
         own = [element(o, g, stated, step, arithmetic, s) for o, g, s in numbers]
@@ -147,7 +149,9 @@ def test_no_two_arithmetics_give_the_same_bits():
         table = c_kernel_args.kernel_args(optimizer, groups, at, one, one, arithmetic=arithmetic)
         wide = c_kernel_args.double_kernel_args(optimizer, groups, 1, arithmetic)
         flat = KernelPlan(layout, names)
-        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).run()
+        flat.begin(
+            StepArguments(table, lib.FC_STEP_ROOT_EXACT, gradient, wide), source, target
+        ).run()
         found.add(b"".join(array.tobytes() for array in target.values()))
     assert len(found) == len(Arithmetic)
 

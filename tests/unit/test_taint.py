@@ -17,9 +17,10 @@ from flowcheck.findings.catalog.replica_state_errors import TAINT_UNREADABLE
 from flowcheck.optimizer_rules.torch_optimizers import RULES
 from flowcheck.replica import taint
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.element_ranges import merged
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.taint import Loss, TaintLog, bounded, merged, missing_elements
+from flowcheck.replica.taint import Loss, TaintLog, bounded, missing_elements
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 

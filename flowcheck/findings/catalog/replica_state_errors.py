@@ -249,3 +249,43 @@ OTHER_LOG = Entry(
     "{path}: not a gradient log of this job",
     remedy="Remove it, or name another file.",
 )
+
+# The trainer's values of tainted elements.
+
+PATCH_MISFIT = Entry(
+    "replica.patch_misfit",
+    "values of step {step} do not fit the replica, which is at step {at}: they must be of a step "
+    "it has made and have each of the elements in the parameters and in every optimizer state",
+    cause="The trainer's optimizer keeps other states than `[optimizer]` says, or the values are "
+    "of another model.",
+    remedy="Compare `[optimizer]` with the trainer's script.",
+)
+PATCH_REFUTED = Entry(
+    "replica.patch_refuted",
+    "values of step {step} are not of this replica's step: elements of {section} that no lost "
+    "packet touched differ",
+    cause="The values are of another step or another job, or the replica is not the trainer's.",
+    remedy="Compare the replica with a checkpoint of the trainer: "
+    "`flowcheck audit FILE{this_run!o}`.",
+)
+PATCH_STEP_GONE = Entry(
+    "replica.patch_step_gone",
+    "the replica holds step {step} no longer, only {kept}: nothing shows that the values are of "
+    "that step",
+    remedy="State a larger `[replica] keep_bytes`, so that more steps stay.",
+)
+PATCH_STEPS_GONE = Entry(
+    "replica.patch_steps_gone",
+    "the tainted elements' gradients of the steps from {step} to {at} are not all kept, so the "
+    "values of step {step} do not lead to step {at}",
+    cause="The optimizer's steps are made by torch, which steps no single elements, or the record "
+    "of them reached its limit.",
+    remedy="Give a newer checkpoint of the trainer; or state `[gradient_log] taken_steps` before "
+    "the next run and use `flowcheck base FILE{this_run!o}`.",
+)
+PATCH_HEALS_NOTHING = Entry(
+    "replica.patch_heals_nothing",
+    "no element that is tainted at step {at} is healed by values of step {step}: what they lack "
+    "was lost later, or is healed already",
+    remedy="Wait for a later checkpoint of the trainer.",
+)

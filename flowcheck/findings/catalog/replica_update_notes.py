@@ -166,3 +166,14 @@ SHARDED_LAYOUT = Entry(
     "where each parameter lies in what is gathered rests on [sharded] and its factory, until an "
     "audit passes",
 )
+
+# Tainted elements that the trainer's values replace.
+
+ELEMENTS_HEALED = Entry(
+    "replica.elements_healed",
+    "{elements} tainted elements of the parameters are exact again at step {at}, by the trainer's "
+    "values of step {step} ({source}); {left} are tainted still",
+)
+HEALING_REFUSED = Entry(
+    "replica.healing_refused", "values from {source} heal no tainted element: {reason}"
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,56 @@ ALONE_ELEMENTS = 1 << 15
 """Elements up to which one thread does a pass: it takes no longer than waking a second thread,
 tens of microseconds."""
 _BYTES = state_digest.DIGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StepArguments:
+    """What the C kernel makes a step with, beside the state."""
+
+    table: np.ndarray
+    """[parameters] of dtype STEP_ROW (c_kernel_args.py)."""
+    root: int
+    """Number of the square root, as `square_root_kind`."""
+    gradient: np.ndarray
+    """[elements] float32, as the parameters lie in the state."""
+    wide: np.ndarray | None = None
+    """[parameters] of dtype STEP_DOUBLES (cuda_kernel_choice.py); None: the arithmetic does not
+    need it."""
+
+
+def step_pieces(
+    arguments: StepArguments,
+    items: np.ndarray,
+    sections: Sequence[str],
+    source: Mapping[str, np.ndarray],
+    target: Mapping[str, np.ndarray],
+) -> None:
+    """Steps pieces of tensors that lie in arrays of their own, in the calling thread. items: of
+    dtype ITEM; the gradient lies as they do."""
+    job = _job(arguments, items, sections, source, target)
+    job.count = len(items)
+    lib.fc_step_work(job)
+
+
+def _job(
+    arguments: StepArguments,
+    items: np.ndarray,
+    sections: Sequence[str],
+    source: Mapping[str, np.ndarray],
+    target: Mapping[str, np.ndarray],
+) -> Any:
+    """Without digests; the caller keeps what it points to."""
+    job = ffi.new("struct fc_step_job *")
+    job.rows = _at("struct fc_step_row *", arguments.table)
+    wide = arguments.wide
+    job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
+    job.items = _at("struct fc_step_item *", items)
+    job.gradient = _at("float *", arguments.gradient)
+    for place, name in enumerate(sections):
+        getattr(job, "from")[place] = _at("float *", source[name])
+        job.to[place] = _at("float *", target[name])
+    job.sections, job.root = len(sections), arguments.root
+    return job
 
 
 class KernelPlan:
@@ -43,34 +94,18 @@ class KernelPlan:
 
     def begin(
         self,
-        table: np.ndarray,
-        root: int,
+        arguments: StepArguments,
         source: Mapping[str, np.ndarray],
         target: Mapping[str, np.ndarray],
-        gradient: np.ndarray,
-        wide: np.ndarray | None = None,
     ) -> KernelPass:
-        """Prepares a pass over all blocks.
+        """Prepares a pass over all blocks. The gradient is read when its parameters are stepped.
 
-        table: [parameters] of dtype STEP_ROW (c_kernel_args.py).
-        root: number of the square root, as `square_root_kind`.
         source, target: {section: flat float32 array} before and after the step.
-        gradient: [elements] float32; read when its parameters are stepped.
-        wide: [parameters] of dtype STEP_DOUBLES (cuda_kernel_choice.py); None: the arithmetic does
-        not need it.
         """
         found = np.zeros((len(self.items), len(self.sections), state_digest.DIGEST_BYTES), np.uint8)
-        job = ffi.new("struct fc_step_job *")
-        job.rows = _at("struct fc_step_row *", table)
-        job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
-        job.items = _at("struct fc_step_item *", self.items)
-        job.gradient = _at("float *", gradient)
-        for place, name in enumerate(self.sections):
-            getattr(job, "from")[place] = _at("float *", source[name])
-            job.to[place] = _at("float *", target[name])
+        job = _job(arguments, self.items, self.sections, source, target)
         job.digests = _at("uint8_t *", found)
-        job.sections, job.root = len(self.sections), root
-        return KernelPass(self, job, found, (table, gradient, source, target, wide))
+        return KernelPass(self, job, found, (arguments, source, target))
 
     def of(self, parameters: Sequence[int]) -> np.ndarray:
         """Indices of the items of these parameters."""

@@ -30,7 +30,7 @@ from flowcheck.replica.optimizer.state_section_names import (
 )
 from flowcheck.replica.optimizer.state_sections import has_state_mask, named_tensors
 from flowcheck.replica.optimizer_step import c_kernel_args
-from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan, StepArguments
 from flowcheck.replica.optimizer_step.cuda_kernel_choice import (
     arithmetic_of,
     at_least_torch,
@@ -48,6 +48,10 @@ from flowcheck.step_numbers import Step
 class StepInProgress(Protocol):
     """A step that is written to a copy which is not visible to readers yet."""
 
+    @property
+    def arguments(self) -> StepArguments | None:
+        """What the C kernel makes it with; None: torch makes it."""
+
     def apply(self, parameters: Sequence[int]) -> None:
         """Steps these parameters, whose gradients are complete, if they can be stepped before the
         others."""
@@ -59,6 +63,7 @@ class StepInProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _CKernelStep:
+    arguments: StepArguments
     passing: KernelPass
     flat: KernelPlan
     counts: list[np.ndarray]
@@ -80,6 +85,7 @@ class _CKernelStep:
 @dataclass(frozen=True, slots=True)
 class _TorchStep:
     finish: Callable[[], list[bytes]]
+    arguments: None = None
 
     def apply(self, parameters: Sequence[int]) -> None:
         """All at the end."""
@@ -144,6 +150,11 @@ class StepExecutor:
             )
             own = tuple(dict.fromkeys(rests_on))
         return own if self._optimizer.scaler is None else (*own, findings.LOSS_SCALE())
+
+    @property
+    def kernel_sections(self) -> tuple[str, ...]:
+        """Sections that the C kernel steps, parameters first; () where torch makes the steps."""
+        return () if self.why_torch_steps is not None else self._flat.sections
 
     @cached_property
     def _flat(self) -> KernelPlan:
@@ -217,9 +228,10 @@ class StepExecutor:
             target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1
         counts = [target[name] for name in source if name in _COUNTS]
         root = c_kernel_args.square_root_kind() or 0
-        passing = self._flat.begin(table, root, source, target, gradient.numpy(), wide)
+        arguments = StepArguments(table, root, gradient.numpy(), wide)
+        passing = self._flat.begin(arguments, source, target)
         threads, joins = self._threads, self._joins
-        return _CKernelStep(passing, self._flat, counts, self._pool, threads, joins)
+        return _CKernelStep(arguments, passing, self._flat, counts, self._pool, threads, joins)
 
     def _by_torch(
         self,

@@ -217,6 +217,13 @@ class StateFile:
         self._commit(step, copy, digest, has_optimizer_state, self.commit.lineage + 1)
         self._clear_others()
 
+    def publish_again(self, copy: int, digest: bytes, *, tainted: bool) -> None:
+        """As `publish`, of the newest step with other values: the copy that held it is none of the
+        whole steps any more."""
+        before = self.commit
+        self._commit(before.step, copy, digest, before.has_optimizer_state, before.lineage, tainted)
+        clear_commit(self._map, before.copy)
+
     def go_back(self, version: Commit) -> None:
         """Makes an older step the newest, in one store; the steps that followed it are gone."""
         write_head(self._map, version)

@@ -66,7 +66,8 @@ class EventKind(StrEnum):
     LOSS = "loss"
     """`count` frames, packets or bytes never arrived (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"
-    """`count` packets arrived after all, or the replica goes on after a lost step."""
+    """`count` packets arrived after all, `count` tainted elements are exact again, or the replica
+    goes on after a lost step."""
     SILENT = "silent"
     """Nothing of the job arrived for `seconds`, longer than its step time explains."""
     ARRIVES = "arrives"
@@ -100,6 +101,8 @@ class CountedThing(StrEnum):
     """Packets that a flow's sequence numbers show and no mirror brought."""
     BYTES = "bytes"
     """Bytes of a step that was applied without them."""
+    ELEMENTS = "elements"
+    """Elements of the parameters."""
     STEP = "step"
     """A whole step."""
     DOUBTFUL_BYTES = "doubtful bytes"
@@ -109,6 +112,7 @@ class CountedThing(StrEnum):
 
 
 FRAMES, PACKETS, BYTES = CountedThing.FRAMES, CountedThing.PACKETS, CountedThing.BYTES
+ELEMENTS = CountedThing.ELEMENTS
 STEP, DOUBTFUL, LINES = CountedThing.STEP, CountedThing.DOUBTFUL_BYTES, CountedThing.LINES
 
 

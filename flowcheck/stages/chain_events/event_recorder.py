@@ -44,6 +44,7 @@ from flowcheck.plane.shared_memory.packet_counters import (
     flow_table_full_finding,
 )
 from flowcheck.stages.chain_events.event_log import (
+    ELEMENTS,
     FRAMES,
     PACKETS,
     Event,
@@ -59,6 +60,7 @@ from flowcheck.stages.chain_events.packet_loss_events import PacketLossEvents
 from flowcheck.stages.chain_events.silence_detector import SilenceChange, SilenceDetector
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.job_state.heal_log import HealRecord
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
@@ -244,6 +246,8 @@ class EventRecorder:
                         why=anchor.refused,
                     )
                 )
+            for line in self._new_lines("heals"):
+                self._write_heal(msgspec.json.decode(line, type=HealRecord))
             life = incarnation_of(self._run)
             if life.number > self._life:
                 why = INCARNATION(life.number)
@@ -251,6 +255,20 @@ class EventRecorder:
                 self._lacking.job_handed_over(life.step)
                 self._silence.learned()
             self._life = life.number
+
+    def _write_heal(self, heal: HealRecord) -> None:
+        """Reports elements that are exact again; why others are not is told by the updater."""
+        if heal.refused is None:
+            self._write(
+                Event(
+                    kind=EventKind.HEAL,
+                    step=heal.at,
+                    what=ELEMENTS,
+                    count=heal.elements,
+                    path=heal.source,
+                    bytes=heal.asked_bytes,
+                )
+            )
 
     def _write_skipped(self, file: AuditedFile) -> None:
         """Reports a watched file that no audit tells of, unless it was there before the watch."""

@@ -34,6 +34,7 @@ from flowcheck.findings.catalog.run_directories import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
+from flowcheck.replica.element_patch import ElementPatch
 from flowcheck.stages.job_state import earlier_run_directories
 from flowcheck.stages.job_state.lifecycle_record_reader import update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
@@ -47,6 +48,8 @@ from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
+ELEMENTS = "elements of the patch"
+"""Name of a patch's elements beside its sections."""
 LOOK_S = 0.05
 """Seconds between two looks for the answer. A choice: shorter costs processor time."""
 
@@ -65,6 +68,19 @@ def submit_request(
     source: the trainer's file, for people; after: as CheckpointRequest has it. Raises StateError
     where another request waits.
     """
+    return _submit(run, kind, step, sections, source, after=after)
+
+
+def _submit(
+    run: RunDir,
+    kind: RequestKind,
+    step: Step,
+    sections: dict[str, np.ndarray],
+    source: str,
+    *,
+    after: int = 0,
+    asked_bytes: int = 0,
+) -> str:
     request = CheckpointRequest(
         id=uuid.uuid4().hex,
         kind=kind,
@@ -72,6 +88,7 @@ def submit_request(
         step=step,
         source=source,
         after=after,
+        asked_bytes=asked_bytes,
     )
     with _locked(run) as alone:
         if not alone or is_asked(run):
@@ -85,6 +102,28 @@ def submit_request(
             path.unlink()
             raise
     return request.id
+
+
+def submit_patch(
+    run: RunDir, step: Step, patch: ElementPatch, source: str, *, asked_bytes: int = 0
+) -> str:
+    """Asks the updater to heal tainted elements with the trainer's values at a step. One later than
+    the replica's waits until the replica is there. Returns the request's identifier.
+
+    source: the trainer's file, or the address of its hook, for people; asked_bytes: as
+    CheckpointRequest has it. Raises StateError where another request waits.
+    """
+    held: dict[str, np.ndarray] = {ELEMENTS: patch.elements, **patch.parts}
+    return _submit(run, RequestKind.PATCH, step, held, source, asked_bytes=asked_bytes)
+
+
+def read_patch(run: RunDir, request: CheckpointRequest) -> ElementPatch:
+    """The values to take. Raises StateError where the file is gone (see refuse_request)."""
+    parts = read_sections(run, request)
+    elements = parts.pop(ELEMENTS, None)
+    if elements is None or elements.ndim != 2 or elements.dtype != np.int64:
+        raise StateError(FILE_GONE(run.learned_folder / request.file))
+    return ElementPatch(elements, {name: part.view(np.uint8) for name, part in parts.items()})
 
 
 def request_answer(run: RunDir, request: str) -> RequestAnswer | None:
@@ -131,9 +170,16 @@ def is_asked(run: RunDir) -> bool:
     return run.request_record.exists() or earlier_run_directories.is_asked(run)
 
 
-def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
-    """For the updater: the request to take now; None: there is none. Deletes the files of one that
-    was answered before a kill."""
+def awaits_later_step(run: RunDir, at: Step) -> bool:
+    """Whether what is asked is a patch of a step behind `at`, which the updater does not take
+    yet."""
+    request = _request(run) if is_asked(run) else None
+    return request is not None and request.kind is RequestKind.PATCH and request.step > at
+
+
+def take_request(lifecycle: UpdateLifecycle, at: Step) -> CheckpointRequest | None:
+    """For the updater, whose replica is at step `at`: the request to take now; None: there is none,
+    or it is a patch of a later step. Deletes the files of one that was answered before a kill."""
     run, part = lifecycle.run, lifecycle.part
     if part.taking is not None:
         return part.taking
@@ -146,6 +192,8 @@ def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
         if request is None:
             return None
         if part.answer(request.id) is None:
+            if request.kind is RequestKind.PATCH and request.step > at:
+                return None  # it can be withdrawn meanwhile
             return request if lifecycle.take(request) else None
     _remove(run, request)
     return None

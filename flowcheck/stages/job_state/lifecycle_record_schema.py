@@ -107,6 +107,8 @@ class RequestKind(StrEnum):
     """The state that the job began with."""
     ANCHOR = "anchor"
     """The state of a step that the replica applied; it replaces the replica's own state."""
+    PATCH = "patch"
+    """The values of some elements at a step; they replace the replica's tainted elements."""
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,12 +118,15 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Identifier: several requests may name the same step."""
     kind: RequestKind
     file: str
-    """File below `learned/` with the state, as sections of the replica (safetensors)."""
+    """File below `learned/` with the state, as sections of the replica (safetensors); of a patch,
+    with the bytes of its elements in each section, and the elements."""
     step: Step
     source: str
-    """The trainer's file, for people."""
+    """The trainer's file, or the address of its hook, for people."""
     after: int = 0
     """For a base: how many steps the job took from joining it up to this one, inclusive."""
+    asked_bytes: int = 0
+    """For a patch: bytes that the trainer sent for it; 0: it is from a file that was there."""
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,13 +20,15 @@ from flowcheck.config import JobConfig
 from flowcheck.findings.catalog.run_directories import NO_BASE_AWAITED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, StepApplied
+from flowcheck.replica.element_ranges import Ranges
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
-from flowcheck.replica.taint import Ranges, tainted_elements
+from flowcheck.replica.taint import tainted_elements
 from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
 from flowcheck.stages.job_state.given_checkpoint_request import (
+    awaits_later_step,
     is_asked,
     refuse_request,
     take_request,
@@ -56,6 +58,7 @@ from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
 )
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_kind_of
 from flowcheck.stages.replica_update.handover import Handover
+from flowcheck.stages.replica_update.healing import take_patch
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
@@ -189,7 +192,7 @@ class UpdateService:
         state = self._state(o, record, replays=again is not None)
         self._lifecycle.enter(state, followed.number)
         if state is not ReplicaState.HANDED_OVER:  # else of a past that is over in a moment
-            request = take_request(self._lifecycle)
+            request = take_request(self._lifecycle, o.replica.step)
             if request is not None:
                 return self._take(o, request, followed)
         self._say(o.source.new_finding())
@@ -314,6 +317,9 @@ class UpdateService:
             o.anchors.apply_anchor(*given, gathered=o.placing is not None, waits=waits)
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
+        elif request.kind is RequestKind.PATCH:
+            if take_patch(self._run, *given, waits=waits):
+                self._tell(o, 0.0)
         elif followed.step is not None:
             refuse_request(self._lifecycle, request, o.replica.step, NO_BASE_AWAITED())
         else:
@@ -379,7 +385,8 @@ class UpdateService:
         )
         if at is not None and not replaying:
             replaying = o.anchors.next_replay_step(o.replica, record.incarnation) is not None
-        if self._handover.verdict_due or replaying or is_asked(self._run):
+        asked = is_asked(self._run) and not awaits_later_step(self._run, o.replica.step)
+        if self._handover.verdict_due or replaying or asked:
             return False
         return self._whole(o, record) is None
 

@@ -84,6 +84,11 @@ class RecordFiles:
         return self.root / "anchors.jsonl"
 
     @property
+    def heals(self) -> Path:
+        """One JSON line per answer to values that tainted elements were to be replaced by."""
+        return self.root / "heals.jsonl"
+
+    @property
     def events(self) -> Path:
         """One JSON line per event (chain_events/event_log.py)."""
         return self.root / "events.jsonl"
@@ -135,10 +140,10 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.audit_files, self.anchors, self.heartbeat_file, self.ended)
+        held = (self.audits, self.audit_files, self.anchors, self.heals)
         patterns = ("*.log", "steps-*.jsonl")
         named = (path for pattern in patterns for path in self.root.glob(pattern))
-        return [*own, *held, self.replay_options, *named]
+        return [*own, *held, self.heartbeat_file, self.ended, self.replay_options, *named]
 
 
 class LearnedFiles:

@@ -1,0 +1,92 @@
+"""The updater's part of healing: the trainer's values of tainted elements are taken and recorded.
+
+A kill before the answer makes it run again: the same values heal the same elements, or nothing is
+left that they heal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from flowcheck.errors import StateError
+from flowcheck.findings.catalog.job_restarts import STATE_NOT_KNOWN
+from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED, HEALING_REFUSED
+from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_ranges import count_elements
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.taint import tainted_elements
+from flowcheck.stages.job_state.given_checkpoint_request import (
+    clear_request,
+    read_patch,
+    refuse_request,
+)
+from flowcheck.stages.job_state.heal_log import HealRecord, read_heal_records
+from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.run_directory.bounded_log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+LINES_BYTES = 1 << 20
+"""Bytes of heals.jsonl; beyond them the newer half is kept. A choice: some thousand lines."""
+
+
+def take_patch(
+    run: RunDir,
+    replica: Replica,
+    records: StepLog,
+    lifecycle: UpdateLifecycle,
+    request: CheckpointRequest,
+    say: Callable[[Finding], None],
+    *,
+    waits: bool,
+) -> bool:
+    """Takes the values that were given, or answers why not. Returns whether elements were healed.
+
+    say: tells the operator, again if a kill makes it run again; waits: the replica's state is not
+    known yet.
+    """
+    done = next((one for one in read_heal_records(run) if one.request == request.id), None)
+    if done is None:
+        why, healed = (STATE_NOT_KNOWN(), 0) if waits else _heal(run, replica, records, request)
+        done = HealRecord(
+            time_ns=time.time_ns(),
+            step=request.step,
+            source=request.source,
+            request=request.id,
+            at=replica.step,
+            elements=healed,
+            left=tainted_elements(replica.tainted),
+            asked_bytes=request.asked_bytes,
+            refused=why,
+        )
+        told = partial(append_line, run.heals, msgspec.json.encode(done), LINES_BYTES)
+        records.unwritten.attempt(told, lines=0)
+    if done.refused is not None:
+        say(HEALING_REFUSED(source=done.source, reason=done.refused))
+        refuse_request(lifecycle, request, done.at, done.refused)
+        return False
+    counts = {"elements": done.elements, "step": done.step, "at": done.at, "left": done.left}
+    say(ELEMENTS_HEALED(source=done.source, **counts))
+    lifecycle.answer(request, done.at)
+    clear_request(run, request)
+    return True
+
+
+def _heal(
+    run: RunDir, replica: Replica, records: StepLog, request: CheckpointRequest
+) -> tuple[Finding | None, int]:
+    """(why not, elements healed)"""
+    try:
+        healed = replica.heal(request.step, read_patch(run, request))
+    except StateError as error:
+        return error.finding, 0
+    at = replica.step
+    records.forget_after(Step(at - 1), f"before-healing-{at}")
+    records.write(replica, 0.0, None)
+    return None, count_elements(healed)
