@@ -34,6 +34,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.ops.trainer_checkpoint import base_command as verb
+from flowcheck.replica.taint import tainted_elements, tainted_since
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.given_checkpoint_request import submit_request
 from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
@@ -242,6 +243,41 @@ def test_a_loss_behind_a_base_is_named_by_the_trainers_step(
     assert lost.step == lines(both)[-1]["step"] + 1 == BASE + JOB.steps
     [end] = both.chain.heard.of(Drained)
     assert end.why.is_any_of(STEP_LOST) and end.why.arguments["step"] == BASE + JOB.steps
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_loss_behind_a_base_costs_its_elements_alone(
+    early: bool, play: Callable[..., Both], resumed: tuple[Trainer, Path]
+) -> None:
+    """early: the step that lacks bytes is there before the logged ones are applied."""
+    trainer, file = resumed
+    frames, _ = frames_of(trainer, after=first_life())
+    largest = max(len(one.frame) for one in frames)
+    full = [n for n, one in enumerate(frames) if len(one.frame) == largest]
+    gone = full[len(full) * 7 // 8]
+    both = play([frame for n, frame in enumerate(frames) if n != gone])
+    both.drive(until=lambda: both.applied_iteration() >= STEPS + 2)
+    verb.submit_base(both.chain.run, both.config, file)
+    if early:
+        while not both.extract.drained() and both.extract.work():
+            both.chain.feed(64)
+    both.drive()
+    told = lines(both)[STEPS:]
+    assert [line["step"] for line in told] == list(range(BASE, BASE + JOB.steps + 1))
+    assert both.chain.heard.of(StepLost) == []
+    update = both.update._opened()
+    assert update is not None
+    tainted = update.replica.tainted
+    missing = [line["step"] for line in told if line.get("missing_elements")]
+    assert missing and tainted_since(tainted) == missing[0]
+    assert 0 < tainted_elements(tainted) <= largest // 4
+    apart = np.ones(trainer.flat().size, np.bool_)
+    starts = {p.name: p.start for p in update.replica.layout.parameters}
+    for name, ranges in tainted.items():
+        for one in ranges:
+            apart[starts[name] + one.start : starts[name] + one.stop] = False
+    alike = update.replica.parameters().view(np.uint32) == trainer.flat().view(np.uint32)
+    assert alike[apart].all()
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 9), st.integers(0, 100))

@@ -298,7 +298,7 @@ class ActiveJob:
         """Whether an iteration of gradients is applied as far as it came: nothing of it may still
         come, and all that came is in its place."""
         shard, known = self.generations.shard, incarnation_of(self._run)
-        if self._alone or not self._taints or known.step is None or known.base is not None:
+        if self._alone or not self._taints or known.step is None:
             return False
         if short.lost or short.doubted or short.conflict_bytes or not short.covered_bytes:
             return False
