@@ -33,7 +33,7 @@ def install_from_environment() -> None:
         if not rank.isdecimal():
             raise ValueError(f"{RANK} is {rank!r}, not the number of a rank")
         host, port = parse_address(address)
-        hook = Hook(host, port, read_token(os.environ.get(TOKEN_FILE)), int(rank))
+        hook = Hook(host, port, hook_token(os.environ.get(TOKEN_FILE)), int(rank))
         hook.install()
     except Exception as error:
         say(f"it is off: {error}")
@@ -48,7 +48,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def read_token(path: str | None) -> bytes:
+def hook_token(path: str | None) -> bytes:
     """The token in a file. Raises ValueError, OSError."""
     if not path:
         raise ValueError(f"{TOKEN_FILE} names no file with a token; one is made by: "

@@ -175,8 +175,8 @@ STAGES = (
         says_hello=False,
     ),
     StageSpec(
-        name="heal",
-        factory="flowcheck.stages.healing.heal_stage:HealService",
+        name="hook",
+        factory="flowcheck.stages.healing.hook_stage:HookService",
         exists=lambda config: config.hook is not None,
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,

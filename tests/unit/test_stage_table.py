@@ -169,11 +169,13 @@ def test_names_are_those_that_files_of_every_run_have() -> None:
         "serve": {"port": 0},
         "watch": {"listen": "127.0.0.1:0"},
         "audit": {"folder": "/x"},
+        "hook": {"address": "127.0.0.1:9470", "token_file": "/x"},
     }
     full = job_from(stated)
-    first = ["update", "extract", "persist", "serve", "watch", "audit", "parse-0", "capture-0"]
+    first = ["update", "extract", "persist", "serve", "watch", "audit", "hook"]
+    first += ["parse-0", "capture-0"]
     assert stage_names(full) == first
-    assert stage_names(full, 1) == ["update", "extract", "persist", "serve"]
+    assert stage_names(full, 1) == ["update", "extract", "persist", "serve", "hook"]
     assert [stage_named(name).spec.instance(stage_named(name).number) for name in first] == first
 
 
@@ -199,7 +201,7 @@ def test_only_what_has_a_service_is_run_as_a_stage(tmp_path: Path) -> None:
         with refused_as(
             STAGE_UNKNOWN,
             kind=ConfigError,
-            stages=("update", "extract", "persist", "serve", "parse", "capture"),
+            stages=("update", "extract", "persist", "serve", "hook", "parse", "capture"),
         ):
             stage_main._service(name, run, CONFIG, 0)
     for name, count, per in (("capture", 2, "source"), ("parse", 3, "ring")):

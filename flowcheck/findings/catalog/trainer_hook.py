@@ -1,12 +1,12 @@
-"""The hook in the trainer, which the heal stage asks for values of tainted elements."""
+"""The hook in the trainer, which is asked for values of tainted elements."""
 
 from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
 _LOOK = (
-    "Look at the trainer's stderr: a line `flowcheck hook: it listens at ...` says where. Compare "
-    "it with `[hook] address`."
+    "Look at the trainer's stderr: the hook says there where it listens. Compare that with the "
+    "`address` in `[hook]`."
 )
 
 HOOK_UNREACHABLE = Entry(
@@ -19,8 +19,8 @@ HOOK_PROTOCOL = Entry(
     "hook.protocol",
     "who listens at {address} is no hook with this token: {error}",
     cause="The trainer has another token, or something else listens there.",
-    remedy="Give both sides the same token: `[hook] token_file` here, FLOWCHECK_HOOK_TOKEN_FILE or "
-    "`--token-file` there.",
+    remedy="Give both sides the same token: `token_file` in `[hook]` here, "
+    "FLOWCHECK_HOOK_TOKEN_FILE or `--token-file` there.",
 )
 HOOK_REFUSES = Entry(
     "hook.refuses",
@@ -37,7 +37,7 @@ HOOK_OTHER_MODEL = Entry(
     "hook.other_model",
     "the hook's trainer has another model: {parameter} is {own} here and {theirs} there",
     cause="The hook belongs to another job.",
-    remedy="State the address of this job's trainer in `[hook] address`.",
+    remedy="State the address of this job's trainer in `[hook]`.",
 )
 HOOK_OTHER_STATE = Entry(
     "hook.other_state",

@@ -17,7 +17,7 @@ from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.trainer_hook import HOOK_STEP_UNKNOWN, HOOK_TOKEN
 from flowcheck.findings.finding import Finding, plain_error_text
-from flowcheck.hook.install import read_token
+from flowcheck.hook.install import hook_token
 from flowcheck.hook.protocol import ELEMENTS_MAX, Answer, Request
 from flowcheck.messages import Message, Note
 from flowcheck.replica.element_ranges import Ranges, count_elements, union
@@ -54,10 +54,10 @@ def tainted_now(replica: Path) -> tuple[Step, Ranges] | None:
     return (commit.step, union(parts)) if parts else None
 
 
-class HealService:
+class HookService:
     """Asks in a thread beside the stage's loop."""
 
-    name = "heal"
+    name = "hook"
 
     def __init__(self, run: RunDir, config: JobConfig) -> None:
         assert config.hook is not None, "the stage is started where it is stated"
@@ -162,6 +162,6 @@ def _candidates(run: RunDir, answer: Answer) -> Iterator[Step]:
 
 def _token(own: HookConfig) -> bytes:
     try:
-        return read_token(own.token_file)
+        return hook_token(own.token_file)
     except (OSError, ValueError) as error:
         raise StateError(HOOK_TOKEN(file=own.token_file, error=error)) from error
