@@ -24,8 +24,9 @@ from flowcheck.hook.protocol import (
     send_all,
 )
 
-CONNECT_S = 5.0
-"""Seconds for the connection and the request. A choice: longer delays the error."""
+CONNECT_S = 20.0
+"""Seconds for the connection and the request. A choice: clients before this one, which say nothing,
+may hold the hook for some times CLIENT_S (hook/server.py); longer delays the error."""
 
 
 @dataclass(frozen=True, slots=True)
