@@ -65,8 +65,7 @@ def take_patch(
             asked_bytes=request.asked_bytes,
             refused=why,
         )
-        told = partial(append_line, run.heals, msgspec.json.encode(done), LINES_BYTES)
-        records.unwritten.attempt(told, lines=0)
+        record_heal(run, records, done)
     if done.refused is not None:
         say(HEALING_REFUSED(source=done.source, reason=done.refused))
         refuse_request(lifecycle, request, done.at, done.refused)
@@ -76,6 +75,12 @@ def take_patch(
     lifecycle.answer(request, done.at)
     clear_request(run, request)
     return True
+
+
+def record_heal(run: RunDir, records: StepLog, heal: HealRecord) -> None:
+    """Adds a line to heals.jsonl, as far as the disk has room."""
+    told = partial(append_line, run.heals, msgspec.json.encode(heal), LINES_BYTES)
+    records.unwritten.attempt(told, lines=0)
 
 
 def _heal(
