@@ -270,6 +270,8 @@ def audit(
     With --watch it compares each checkpoint that appears in a folder, each rank's file too, until
     the chain ends or Ctrl-C, and prints a summary. A difference stays on record until `flowcheck
     base` gives the replica a new state: meanwhile no step since the last equal one is called exact.
+    A file that is equal makes tainted elements of the replica exact; without --watch the replica
+    stays as it is.
 
     Exit code 0: equal, with --watch all files that appeared; 1: different (the first differences
     are printed); 2: refused, with the reason; 3: with --watch nothing differs, but a file was not
