@@ -150,7 +150,7 @@ class Heal(FileHeal):
     """A file's values, for which the updater has time at the third look."""
 
     def __init__(self, where: RunDir, line: AuditedFile, turns: int) -> None:
-        super().__init__(where, line, None, None)  # type: ignore[arg-type]
+        super().__init__(where, line, None, None, 1)  # type: ignore[arg-type]
         self.__dict__["left"] = turns
 
     def attempt(self) -> AuditedFile | None:

@@ -18,15 +18,19 @@ from test_job_restart_replica import CHANGES
 from test_replica_reset import play  # noqa: F401
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.findings.catalog.job_restarts import VALUES_OF_EARLIER_INCARNATION
 from flowcheck.replica import weights_match
+from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.element_ranges import merged
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import tainted_elements, tainted_since
+from flowcheck.stages.job_state.given_checkpoint_request import request_answer, submit_patch
 from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, restart_verdict
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.step_numbers import Step
 
 LOST, BACK, CUT = 3, 4, 5
 """The step that lacks a frame; the one that the job comes back from; whole steps of the first
@@ -177,6 +181,25 @@ def test_a_kill_at_any_change_of_the_verdict_leads_to_the_same(
     assert alike(replica, wanted[END])[apart(replica)].all()
     assert [line["step"] for line in lines(both)] == list(range(1, END + 1))
     assert [line["digest"] for line in lines(both)][-1] == replica.digest
+
+
+def test_values_that_wait_for_a_step_are_not_taken_at_the_same_step_of_a_later_life(
+    play: Callable[..., Both],  # noqa: F811
+) -> None:
+    frames, wanted = lives(Trainer())
+    both = play(frames, optimizer=ADAMW)
+    both.drive(until=lambda: both.applied_iteration() >= CUT)
+    replica, run = replica_of(both), both.chain.run
+    elements = replica._taint.elements_at(CUT)
+    values = patch_of_sections(replica.description, replica.sections(), elements)
+    asked = submit_patch(run, Step(CUT + 1), values, "step-6.pt")
+    both.drive()
+    answer = request_answer(run, asked)
+    assert answer is not None and answer.refused is not None
+    assert answer.refused == VALUES_OF_EARLIER_INCARNATION(step=CUT + 1, number=1)
+    replica = replica_of(both)
+    assert replica.step == END and len(replica._taint.elements_at(END)) == len(elements)
+    assert alike(replica, wanted[END])[apart(replica)].all()
 
 
 @pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])

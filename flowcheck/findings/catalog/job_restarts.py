@@ -43,6 +43,12 @@ ELEMENTS_STAY_TAINTED = Entry(
     remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that holds the optimizer's state, "
     "or `flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints.",
 )
+VALUES_OF_EARLIER_INCARNATION = Entry(
+    "restart.values_of_earlier_incarnation",
+    "the values are of step {step} of incarnation {number} of the job, which is over: the one that "
+    "is followed makes other steps",
+    remedy="Wait for the next checkpoint of the trainer.",
+)
 NOT_FOLLOWED = Entry(
     "restart.not_followed", "a later incarnation of the job is not followed: {reason}"
 )

@@ -28,6 +28,7 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, s
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal, with_heal
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
@@ -75,6 +76,7 @@ def audit_file(
     at = _newest(own)
     if at is not None and template.step > at:
         return NotYet(template.step, at)
+    incarnation = incarnation_of(own).number
     try:
         found = audits.compare_with_replica(own, template, one.path)
     except (FlowCheckError, OSError) as error:
@@ -94,7 +96,7 @@ def audit_file(
         return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
         return msgspec.structs.replace(line, outcome=FileOutcome.STALE, why=(wrong,))
-    return with_heal(own, template, found, line)
+    return with_heal(own, template, found, line, incarnation=incarnation)
 
 
 def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, CheckpointTemplate]:

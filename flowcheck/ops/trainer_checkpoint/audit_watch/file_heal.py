@@ -52,6 +52,8 @@ class FileHeal:
     """What the comparison of the file came to."""
     found: Audit
     patch: ElementPatch
+    incarnation: int
+    """Of the job, whose step the file was compared with."""
 
     def attempt(self) -> AuditedFile | None:
         """Gives the values to the updater and waits for it. Returns the file's line; None: another
@@ -60,7 +62,8 @@ class FileHeal:
         try:
             if stage_at(Position.STEP).name not in self.run.stage_pids():
                 return self.failed(NO_UPDATER(self.run.root))
-            request = submit_patch(self.run, self.found.step, self.patch, self.line.file)
+            own = self.run, self.found.step, self.patch, self.line.file
+            request = submit_patch(*own, incarnation=self.incarnation)
             answer = await_answer(self.run, request, ANSWER_LIMIT_S, what)
         except (FlowCheckError, OSError) as error:
             if isinstance(error, StateError) and error.finding.is_any_of(ANOTHER_REQUEST):
@@ -86,10 +89,16 @@ class FileHeal:
 
 
 def with_heal(
-    run: RunDir, template: CheckpointTemplate, found: Audit, line: AuditedFile
+    run: RunDir,
+    template: CheckpointTemplate,
+    found: Audit,
+    line: AuditedFile,
+    *,
+    incarnation: int,
 ) -> AuditedFile | FileHeal:
     """What is to be done with a file that was found equal: it heals elements, or its line says why
-    not. found: the comparison, of which nothing differs."""
+    not. found: the comparison, of which nothing differs; incarnation: of the job before the file
+    was compared."""
     if not found.tainted_elements:
         return line
     try:
@@ -98,7 +107,7 @@ def with_heal(
         patch = _finding_of(error)
     if isinstance(patch, Finding):
         return msgspec.structs.replace(line, heal=NOT_HEALED(patch))
-    return line if patch is None else FileHeal(run, line, found, patch)
+    return line if patch is None else FileHeal(run, line, found, patch, incarnation)
 
 
 def _patch(
