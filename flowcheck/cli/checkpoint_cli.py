@@ -382,9 +382,13 @@ def verify(
             help="Output of `flowcheck restore`, a step-N folder, or a folder of step-N folders."
         ),
     ],
+    run: Run = DEFAULT_RUN,
     as_json: Json = False,
 ) -> None:
     """Check a checkpoint against its manifest: sha256 of every file and of every tensor.
+
+    If the run's job file names the checkpoint's folder, its audits count too: one that failed
+    after the checkpoint was saved is printed.
 
     Exit code 0: all is as written; 1: a file or tensor differs (it is named); 2: it cannot be
     checked.
@@ -396,4 +400,4 @@ def verify(
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 
     forbid_user_code(READS_ONLY())
-    raise typer.Exit(verb.run(path, as_json=as_json))
+    raise typer.Exit(verb.run(path, chain=run, as_json=as_json))

@@ -188,6 +188,13 @@ RESTORE_DOUBTED = Entry(
     "resume from the trainer's own file. `--despite-audit` restores the step all the same; its "
     "manifest then says that it is not proved exact.",
 )
+LOAD_DOUBTED = Entry(
+    "audit.load_doubted",
+    "step {step} is not loaded: {why}",
+    cause="An audit found the replica different from a file of the trainer.",
+    remedy="Load a step that an audit found equal, if it is still kept, or resume from the "
+    "trainer's own file. `flowcheck.load(..., despite_audit=True)` loads the step all the same.",
+)
 
 # Options.
 
