@@ -31,7 +31,7 @@ from flowcheck.config.optimizer_config import (
     ScalerConfig,
 )
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
-from flowcheck.config.watch_log_config import AuditConfig, LogConfig, WatchConfig
+from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig, WatchConfig
 
 __all__ = [
     "CLASS_ARGUMENTS",
@@ -41,6 +41,7 @@ __all__ = [
     "GradientLogConfig",
     "GradientsConfig",
     "GroupConfig",
+    "HookConfig",
     "JobConfig",
     "JobTableConfig",
     "LogConfig",

@@ -35,7 +35,7 @@ from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
-from flowcheck.config.watch_log_config import AuditConfig, LogConfig, WatchConfig
+from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig, WatchConfig
 from flowcheck.errors import ConfigError, MissingFileError
 from flowcheck.findings.catalog.general_errors import FILE_MISSING
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
@@ -119,6 +119,8 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     """Serves metrics, health and a web page over HTTP while the chain runs."""
     audit: AuditConfig | None = None
     """Compares the trainer's checkpoints with the replica as they appear in a folder."""
+    hook: HookConfig | None = None
+    """Asks the trainer for the values of elements whose packets were lost, while the chain runs."""
     log: LogConfig = LogConfig()
     services: ServicesConfig = ServicesConfig()
     """The user that the chain's processes run as."""

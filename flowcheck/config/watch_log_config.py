@@ -1,5 +1,5 @@
-"""Settings of the metrics server, of audits of the trainer's files and of the log: [watch],
-[audit] and [log]."""
+"""Settings of the metrics server, of audits of the trainer's files, of the hook in the trainer and
+of the log: [watch], [audit], [hook] and [log]."""
 
 from __future__ import annotations
 
@@ -103,6 +103,35 @@ class AuditConfig(ConfigSection, frozen=True, kw_only=True):
         for key in ("interval_s", "wait_s"):
             if not getattr(self, key) > 0:
                 raise ConfigError(f"audit.{key}", getattr(self, key), ABOVE(0))
+
+
+class HookConfig(ConfigSection, frozen=True, kw_only=True):
+    """The hook in the trainer, which is asked for the values of tainted elements."""
+
+    address: str
+    """Address and port that the hook listens at: "10.0.0.7:9470"."""
+    token_file: str
+    """File that holds the token which the trainer has as well."""
+    wait_s: float = 120.0
+    """Seconds to wait for the end of the trainer's step. A choice: longer than a step takes."""
+    pause_s: float = 2.0
+    """Seconds between two requests. A choice: shorter asks more often while packets are lost."""
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+            raise ConfigError("hook.address", self.address, ADDRESS_AND_PORT("10.0.0.7:9470"))
+        for key in ("wait_s", "pause_s"):
+            if not getattr(self, key) > 0:
+                raise ConfigError(f"hook.{key}", getattr(self, key), ABOVE(0))
 
 
 class LogConfig(ConfigSection, frozen=True, kw_only=True):

@@ -175,6 +175,14 @@ STAGES = (
         says_hello=False,
     ),
     StageSpec(
+        name="heal",
+        factory="flowcheck.stages.healing.heal_stage:HealService",
+        exists=lambda config: config.hook is not None,
+        waits_for=WaitsFor.WHOLE_CHAIN,
+        optional=True,
+        niceness=10,
+    ),
+    StageSpec(
         name="parse",
         factory="flowcheck.stages.packet_capture.parse_stage:ParseService",
         per=InstancePer.RING,

@@ -125,22 +125,22 @@ def test_an_illegal_one_raises_here_and_is_told_live_and_made(
         extract.enter(ExtractState.FOLLOWING)
         extract.enter(ExtractState.FOLLOWING, followed=Incarnation(step=None))
     update.enter(ReplicaState.APPLYING, 1)
-    with pytest.raises(IllegalTransition, match="the replica went from 'applying' to 'awaiting"):
-        update.enter(ReplicaState.AWAITING_BASE, 1)
+    with pytest.raises(IllegalTransition, match="the replica went from 'applying' to 'catching"):
+        update.enter(ReplicaState.CATCHING_UP, 1)
     assert (extract.state, update.part.state) == (ExtractState.FOLLOWING, ReplicaState.APPLYING)
     assert said == []
     monkeypatch.delenv(STRICT_VARIABLE)
     extract.enter(ExtractState.TURNED_DOWN)
     extract.enter(ExtractState.TURNED_DOWN, followed=Incarnation(step=None))
-    update.enter(ReplicaState.AWAITING_BASE, 1)
+    update.enter(ReplicaState.CATCHING_UP, 1)
     record = read_record(run)
     assert record.extract.state is ExtractState.TURNED_DOWN
     assert record.extract.followed.step is None
-    assert record.update.state is ReplicaState.AWAITING_BASE
+    assert record.update.state is ReplicaState.CATCHING_UP
     assert [str(one).partition(",")[0] for one in said] == [
         "extraction went from 'following' to 'turned down'",
         "incarnation 1 of the job went from 'followed' to 'awaits base'",
-        "the replica went from 'applying' to 'awaiting base'",
+        "the replica went from 'applying' to 'catching up'",
     ]
     assert all("mistake in FlowCheck" in one.remedy for one in said)
 

@@ -21,6 +21,7 @@ OUTSIDE = (
 """Of names, files and texts that others made: below every room but what is pure."""
 MAY_IMPORT = {
     "findings": {"findings"},
+    "hook": {"hook"},
     "optimizer_rules": {"optimizer_rules", "findings", "_core"},
     "wire": {"wire", "errors", "findings", "step_numbers"},
     "plane": {
@@ -61,6 +62,7 @@ MAY_IMPORT = {
     },
     "stages": {
         "stages",
+        "hook",
         "vault",
         "replica",
         "plane",

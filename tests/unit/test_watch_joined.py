@@ -68,7 +68,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
         assert all(one.logged and one.applied_ns is None for one in came)
         health = job_health(job, (), sources_ended=False)
         assert health.word is HealthWord.STALE
-        base = base_missing((1, 7))
+        base = base_missing(job)
         assert health.reason == STAYS_BEFORE_LOST(step=31, lost_step=32, why=HALF, base=base)
         assert "--then LATER" in health.reason.remedy
         state = msgspec.structs.replace(StateReader(run.root).state(), jobs=(job,))

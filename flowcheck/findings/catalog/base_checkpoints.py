@@ -166,6 +166,11 @@ STEP_REPLACED = Entry(
     "step {step} is now the trainer's own ({why}), and the {steps} steps that the replica had "
     "applied since are applied again",
 )
+WAIT_ENDED = Entry(
+    "base.wait_ended",
+    "the replica waited for it: step {step} is the trainer's own, and the {steps} steps logged "
+    "since are applied",
+)
 RECORD_GONE = Entry("base.record_gone", "the replica's record of that step is gone")
 TENSORS_DIFFERED = Entry(
     "base.tensors_differed", "{differing} of {tensors} tensors differed, {first} first"

@@ -157,6 +157,16 @@ BASE_MISSING = Entry(
     cause="The trainer resumed from a file FlowCheck never saw.",
     remedy="Give that file: `flowcheck base FILE{this_run!o}`.",
 )
+CHECKPOINT_MISSING = Entry(
+    "health.checkpoint_missing",
+    "step {lacking} lacks bytes that may matter to every element: gradients are logged until a "
+    "checkpoint of it or a later step is given",
+    section="loss",
+    cause="Packets of the step were lost, and the optimizer's rule mixes elements (a norm, a loss "
+    "scale, or a rule of whole tensors).",
+    remedy="Give such a checkpoint of the trainer: `flowcheck base FILE{this_run!o}`; `[audit] "
+    "folder` gives it by itself.",
+)
 BASE_MISSING_LOGGED = Entry(
     "health.base_missing_logged",
     "the job was joined midstream; its steps {first} to {last} since then are logged and wait "

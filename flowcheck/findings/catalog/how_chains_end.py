@@ -55,6 +55,16 @@ NO_BASE = Entry(
     cause="The trainer resumed from a file that FlowCheck never saw.",
     remedy="Give that file with `flowcheck base FILE{this_run!o}` while the chain runs.",
 )
+NO_CHECKPOINT = Entry(
+    "outcome.no_checkpoint",
+    "step {lacking} lacks bytes that may matter to every element, and no checkpoint of it or a "
+    "later step was given: the replica stays before it",
+    section="loss",
+    cause="Packets of the step were lost, and the trainer wrote no checkpoint since, or it was not "
+    "given.",
+    remedy="Restore the replica's last step, or use the trainer's own checkpoint; `[audit] folder` "
+    "gives checkpoints by itself while the chain runs.",
+)
 NO_FRAME = Entry(
     "outcome.no_frame",
     "no frame came from any source",

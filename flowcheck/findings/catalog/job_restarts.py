@@ -137,6 +137,24 @@ STATE_DIFFERED = Entry(
     "made them differ may do so again",
     until_audit=True,
 )
+STATE_BRIDGED = Entry(
+    "anchor.state_bridged",
+    "the replica goes on from step {step} of {file}, for which it waited; {again} steps since were "
+    "logged and are applied",
+)
+STATE_AWAITED = Entry(
+    "anchor.state_awaited",
+    "the state of step {step} is the trainer's {file}: a step before it lacked bytes that may "
+    "matter to every element, so nothing was there to compare it with",
+    until_audit=True,
+)
+STEP_BEFORE_LOSS = Entry(
+    "anchor.step_before_loss",
+    "the file is of step {step}, and step {lacking} lacks bytes that may matter to every element: "
+    "its gradient cannot be applied to the file's state",
+    cause="The trainer wrote the file before the step in which packets were lost.",
+    remedy="Give a checkpoint of step {lacking} or a later one.",
+)
 STATE_REFUSED = Entry(
     "anchor.state_refused", "{file} does not replace the state of the replica: {reason}"
 )

@@ -199,6 +199,21 @@ STEP_TAINTED = Entry(
     "restored.pt{this_run!o}` gives the newest exact step. `flowcheck doctor` finds where "
     "frames are lost.",
 )
+STEP_AWAITS_CHECKPOINT = Entry(
+    "loss.step_awaits_checkpoint",
+    "step {step}: {bytes:,} bytes of it never came, and by this optimizer's rule they may matter "
+    "to every element: the replica stays before it, and later gradients are logged until it is "
+    "given the trainer's checkpoint of step {step} or a later one: {reason}",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck base FILE{this_run!o}` with such a checkpoint; `[audit] folder` gives it by "
+    "itself as the trainer writes it. `flowcheck doctor` finds where frames are lost.",
+)
+ONLY_ACCUMULATED = Entry(
+    "loss.only_accumulated",
+    "{bytes:,} bytes of an all-reduce before step {step} never came, and nothing is lost: the "
+    "trainer only accumulates there, and the step's own all-reduce has these gradients as well "
+    "({reason})",
+)
 STEP_GIVEN_UP_AT_END = Entry(
     "loss.step_given_up_at_end",
     "step {step} was in flight when its job ended, and is given up",

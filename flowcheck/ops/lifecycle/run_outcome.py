@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     LOST_AND_STAYS,
     NO_BASE,
     NO_BASE_AFTER_JOIN,
+    NO_CHECKPOINT,
     NO_COMPLETE_STEP,
     NO_FRAME,
     NO_JOB_LEARNED,
@@ -83,6 +84,8 @@ def _stopped(run: RunDir, progress: ChainProgress) -> Finding | None:
         return NO_BASE_AFTER_JOIN()
     if record.incarnation.step is None:
         return NO_BASE()
+    if record.incarnation.lacking is not None:
+        return NO_CHECKPOINT(record.incarnation.lacking)
     step = _lost_step(run)
     if step is None or (progress.in_flight is not None and step == progress.in_flight.step):
         return None

@@ -210,7 +210,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
     if job.lost_step is not None:
         yield f"[red]step {job.lost_step} was lost[/]: the replica stops there", job.lost_why
     if job.awaits_base and not over:
-        base = base_missing(job.logged)
+        base = base_missing(job)
         yield escape(str(base)), base
     if job.addresses:
         yield f"job on {', '.join(job.addresses)}", None
@@ -220,6 +220,8 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
             yield "  of kind: parameters as they are gathered, no optimizer state", None
         for one in job.tainted:
             yield f"  {escape(str(one))}", one
+        if job.healed is not None:
+            yield f"  {escape(str(job.healed))}", job.healed
         yield _audited(job)
         if job.audit_doubt is not None:
             yield f"  [red]{escape(str(job.audit_doubt))}[/]", job.audit_doubt

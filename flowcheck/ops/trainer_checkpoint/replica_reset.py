@@ -17,12 +17,14 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STEP_NOT_REACHED,
     STEP_REPLACED,
     TENSORS_DIFFERED,
+    WAIT_ENDED,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.job_state.training_facts import known_training
@@ -56,6 +58,8 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
         raise StateError(NO_UPDATER(where.root))
     template = audits.read_checkpoint_template(where, file)
     check_settings(template, optimizer_of_run(where), peek_versions(where.replica)[0], str(file))
+    if incarnation_of(where).lacking is not None:
+        return template.step, end_wait(where, template, file)
     if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
         what = STEP_NOT_REACHED(
             file=file,
@@ -80,6 +84,15 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
     audits.append_base_line(where, template.step, file)
     steps = line - template.step
     return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
+
+
+def end_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> Finding:
+    """Gives a replica that stays before a step which lacks bytes the trainer's state of that step
+    or a later one. Returns what the updater did. Raises StateError as `replace_with_checkpoint`."""
+    line = submit_and_wait(where, template, file)
+    store_checkpoint_buffers(where, template.model, template.step)
+    audits.append_base_line(where, template.step, file)
+    return WAIT_ENDED(step=template.step, steps=line - template.step)
 
 
 def _ends_doubt(where: RunDir, found: Audit) -> bool:

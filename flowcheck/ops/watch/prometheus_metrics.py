@@ -134,6 +134,12 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_tainted_elements": MetricInfo(
         GAUGE, "Elements of the parameters that rest on bytes which no mirror brought.", (JOB,)
     ),
+    "flowcheck_healed_elements_total": MetricInfo(
+        COUNTER, "Tainted elements that the trainer's values made exact again.", (JOB,)
+    ),
+    "flowcheck_asked_bytes_total": MetricInfo(
+        COUNTER, "Bytes that the trainer's hook sent for that.", (JOB,)
+    ),
     "flowcheck_assumptions": MetricInfo(
         GAUGE, "What the replica rests on that nothing seen could have contradicted.", (JOB,)
     ),
@@ -259,6 +265,8 @@ def _of_job(job: JobState) -> Iterator[Sample]:
     older = 0 if job.tainted_elements else len(job.tainted)
     yield "flowcheck_tainted_parameters", own, older
     yield "flowcheck_tainted_elements", own, job.tainted_elements
+    yield "flowcheck_healed_elements_total", own, job.healed_elements
+    yield "flowcheck_asked_bytes_total", own, job.asked_bytes
     yield "flowcheck_assumptions", own, len(job.assumed)
     passed = None if job.audit_passed is None else float(job.audit_passed)
     for metric, value in (

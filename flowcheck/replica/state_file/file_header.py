@@ -297,6 +297,15 @@ def peek_commit(path: Path) -> tuple[Commit, int]:
         return read_commit(path, memory), read_step_in_progress(memory)
 
 
+def peek_description(path: Path) -> Description:
+    """What the copies of a replica hold that another process may be writing."""
+    with (
+        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
+    ):
+        return read_description(path, memory)[1]
+
+
 def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
     """(layout, whole steps ascending) of a replica that another process may be writing."""
     with (

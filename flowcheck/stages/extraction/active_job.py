@@ -13,9 +13,11 @@ from flowcheck.findings.catalog.lost_steps import (
     FLOWS_WENT_ON_AFTER_OVERRUN,
     LOST_AS_PLANNED,
     NOT_GATHERED,
+    ONLY_ACCUMULATED,
     PAUSES_UNBROKEN,
     SILENT_MIRROR_POINTS,
     STAGING_FULL,
+    STEP_AWAITS_CHECKPOINT,
     STEP_GIVEN_UP_AT_END,
     STEP_LOST,
     STEP_LOST_JOINS_AGAIN,
@@ -74,14 +76,15 @@ class ActiveJob:
         fresh: bool,
         taints: bool = False,
         joins: bool = False,
+        bridges: bool = False,
         several: bool = False,
     ) -> None:
         """Installs the job's plans; all of it may have been done before a kill.
 
         each: all-reduced backward passes per step of the trainer; fresh: the job was learned just
         now; taints: its optimizer steps each element by itself; joins: it may be joined again after
-        a lost step; several: other extractors follow other
-        jobs on the same ports.
+        a lost step; bridges: a trainer's checkpoint may end the wait behind a step that lacks
+        bytes; several: other extractors follow other jobs on the same ports.
         """
         self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
@@ -94,7 +97,7 @@ class ActiveJob:
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
         scrutiny = GradientCheck(job, each, run.replica)
-        self._taints = taints
+        self._taints, self._bridges = taints, bridges
         """Its optimizer steps each element by itself: a byte that never comes costs its element."""
         self._used = UnusedParameterMap(job, each)
         self._inferred = not fresh
@@ -272,19 +275,17 @@ class ActiveJob:
         if self._may_be_partial(short, why):
             if self._inferred:
                 add_assumption(self._run, LOST_AS_PLANNED())
-            return self._go_on_without(short, why, STEP_TAINTED)
+            return self._go_on_without(short, why, self._costs(short, why))
         broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
         if self._alone and not broken:
             return self._go_on_without(short, why, STEP_SHORT)
-        missing, why = self.generations.missing(short, why)
+        message = self._report_lost(short, why)
+        named = message.step
         if not self._stopped:
             shard.mark_lost(short.generation)
-        named = self._name(short.iteration)
-        self.why = STEP_LOST(step=named, reason=why)
-        message = StepLost(step=named, missing=missing, why=why)
+        self.why = STEP_LOST(step=named, reason=message.why)
         self._links.send("update", message)
-        self._links.report(message)
         begun = staged_message_count(self._extractors)
         in_flight = in_flight and begun < self.planned.messages_of_iteration
         if not in_flight and self.planned.rejoin_midstream():
@@ -294,11 +295,27 @@ class ActiveJob:
         self.assign_staged()
         return 1
 
+    def _costs(self, short: IncompleteIteration, why: Finding) -> Entry:
+        """What a partial iteration costs, as the operator is told."""
+        if incarnation_of(self._run).step_of(short.iteration, self._each) is None:
+            return ONLY_ACCUMULATED
+        if self._taints:
+            return STEP_TAINTED
+        self._report_lost(short, why)
+        return STEP_AWAITS_CHECKPOINT
+
+    def _report_lost(self, short: IncompleteIteration, why: Finding) -> StepLost:
+        missing, why = self.generations.missing(short, why)
+        message = StepLost(step=self._name(short.iteration), missing=missing, why=why)
+        self._links.report(message)
+        return message
+
     def _may_be_partial(self, short: IncompleteIteration, why: Finding) -> bool:
-        """Whether an iteration of gradients is applied as far as it came: nothing of it may still
-        come, and all that came is in its place."""
+        """Whether an iteration of gradients is handed on as far as it came: nothing of it may still
+        come, and all that came is in its place. A rule that steps each element by itself takes it;
+        by another one the replica waits for a trainer's checkpoint of its step or a later one."""
         shard, known = self.generations.shard, incarnation_of(self._run)
-        if self._alone or not self._taints or known.step is None:
+        if self._alone or not (self._taints or self._bridges) or known.step is None:
             return False
         if short.lost or short.doubted or short.conflict_bytes or not short.covered_bytes:
             return False

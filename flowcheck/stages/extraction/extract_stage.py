@@ -124,6 +124,7 @@ class ExtractService:
         for extractor in self._extractors:
             extractor.use_shard(shard)
         optimizer = optimizer_of(job, self._config)
+        joins = may_join_midstream(self._config) and job.kind is FollowedData.GRADIENTS
         self._followed = ActiveJob(
             self._run,
             job,
@@ -133,7 +134,8 @@ class ExtractService:
             each=optimizer.synced_backwards,
             taints=optimizer.per_element,
             fresh=fresh,
-            joins=may_join_midstream(self._config) and job.kind is FollowedData.GRADIENTS,
+            joins=joins,
+            bridges=joins and not self._config.together,
             several=self._config.several,
         )
         store_learned_job(self._config, job)

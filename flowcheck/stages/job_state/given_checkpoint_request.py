@@ -182,15 +182,18 @@ def is_asked(run: RunDir) -> bool:
 
 
 def awaits_later_step(run: RunDir, at: Step) -> bool:
-    """Whether what is asked is a patch of a step behind `at`, which the updater does not take
-    yet."""
+    """Whether what is asked is of a step behind `at`, which the updater does not take yet."""
     request = _request(run) if is_asked(run) else None
-    return request is not None and request.kind is RequestKind.PATCH and request.step > at
+    return request is not None and _is_early(request, at)
+
+
+def _is_early(request: CheckpointRequest, at: Step) -> bool:
+    return request.kind is not RequestKind.BASE and request.step > at
 
 
 def take_request(lifecycle: UpdateLifecycle, at: Step) -> CheckpointRequest | None:
-    """For the updater, whose replica is at step `at`: the request to take now; None: there is none,
-    or it is a patch of a later step. Deletes the files of one that was answered before a kill."""
+    """For the updater, which has taken the steps up to `at`: the request to take now; None: there
+    is none, or it is of a later step. Deletes the files of one that was answered before a kill."""
     run, part = lifecycle.run, lifecycle.part
     if part.taking is not None:
         return part.taking
@@ -203,7 +206,7 @@ def take_request(lifecycle: UpdateLifecycle, at: Step) -> CheckpointRequest | No
         if request is None:
             return None
         if part.answer(request.id) is None:
-            if request.kind is RequestKind.PATCH and request.step > at:
+            if _is_early(request, at):
                 return None  # it can be withdrawn meanwhile
             return request if lifecycle.take(request) else None
     _remove(run, request)

@@ -53,8 +53,12 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     audits: int = 0
     """Lines of audits.jsonl from before this incarnation, or from before `anchored`."""
     anchored: Step | None = None
-    """The last step whose state was replaced by a trainer checkpoint, as the two differed; None:
-    none was."""
+    """The last step whose state was replaced by a trainer checkpoint, as the two differed, or as
+    the replica waited for it; None: none was."""
+    lacking: Step | None = None
+    """The last step that lacks bytes which may matter to every element. The replica stays before
+    such a step, and waits for a trainer checkpoint of the last one or a later step; gradients since
+    are logged. None: it waits for none."""
 
     def iteration_of(self, step: Step, iterations_per_step: int) -> Iteration:
         """The shard's number of the iteration that ends `step`; iterations_per_step: iterations per

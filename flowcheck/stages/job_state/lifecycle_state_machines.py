@@ -49,7 +49,8 @@ class ReplicaState(StrEnum):
     APPLYING = "applying"
     """Each whole step is applied as it comes."""
     AWAITING_BASE = "awaiting base"
-    """The state that the job began with is not known: gradients are logged until it is given."""
+    """The state that the job began with, or that it has behind a step which lacks bytes, is not
+    known: gradients are logged until it is given."""
     CATCHING_UP = "catching up"
     """A base was given: the logged gradients are being applied."""
     REPLAYING = "replaying"
@@ -116,6 +117,7 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
     ReplicaState.APPLYING: {
         ReplicaState.REPLAYING: "a trainer's checkpoint replaces an earlier step",
         ReplicaState.STOPPED: "a step is lost or a later incarnation turned down",
+        ReplicaState.AWAITING_BASE: "a step lacks bytes that may matter to every element",
         ReplicaState.HANDED_OVER: "a later incarnation is accepted",
     },
     ReplicaState.AWAITING_BASE: {
@@ -126,10 +128,12 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
     },
     ReplicaState.CATCHING_UP: {
         ReplicaState.APPLYING: "all that was logged is applied",
+        ReplicaState.AWAITING_BASE: "the next step lacks bytes that may matter to every element",
         ReplicaState.STOPPED: "all is and the next step is lost or had no room in the log",
     },
     ReplicaState.REPLAYING: {
         ReplicaState.APPLYING: "all steps since are applied again",
+        ReplicaState.AWAITING_BASE: "the next step lacks bytes that may matter to every element",
         ReplicaState.STOPPED: "all are and the next step is lost",
     },
     ReplicaState.STOPPED: {

@@ -21,11 +21,14 @@ from flowcheck.findings.catalog.job_restarts import (
     GRADIENTS_NOT_KEPT,
     NORMS_NOT_KEPT,
     PARAMETERS_ONLY,
+    STATE_AWAITED,
+    STATE_BRIDGED,
     STATE_DIFFERED,
     STATE_NOT_KNOWN,
     STATE_REFUSED,
     STATE_REPLACED,
     STEP_BEFORE_JOB,
+    STEP_BEFORE_LOSS,
     STEP_NOT_REACHED,
 )
 from flowcheck.findings.finding import Finding
@@ -100,16 +103,20 @@ class AnchorReplay:
         *,
         gathered: bool,
         waits: bool,
+        logged: frozenset[int],
     ) -> None:
         """Takes the checkpoint that was given, or reports why not.
 
         say: tells the operator, again if a kill makes it run again; gathered: parameters are
-        followed as they are sent; waits: steps of the job are logged.
+        followed as they are sent; waits: steps of the job are logged; logged: which iterations.
         """
         step, source = request.step, request.source
-        at = replica.step if waits else self._last(replica)
+        lacking = incarnation_of(self._run).lacking
+        waits = waits and lacking is None  # else a checkpoint is what it waits for
+        at = replica.step if waits else self.last_step(replica)
         why = PARAMETERS_ONLY() if gathered else STATE_NOT_KNOWN() if waits else None
-        why = why or self._why_not(replica, step)
+        kept = self._kept.iterations if lacking is None else logged
+        why = why or self._why_not(replica, step, lacking, kept)
         followed = None
         if why is None:
             followed, why = self._put(replica, records, request)
@@ -121,33 +128,40 @@ class AnchorReplay:
             say(STATE_REFUSED(file=source, reason=why))
             refuse_request(lifecycle, request, Step(at), why)
         else:
-            say(STATE_REPLACED(step=step, file=source, again=at - step))
+            told_of = STATE_REPLACED if lacking is None else STATE_BRIDGED
+            say(told_of(step=step, file=source, again=at - step))
             lifecycle.answer(request, Step(at), incarnation=followed)
             clear_request(self._run, request)
         if not written:
             records.unwritten.attempt(told)  # that the file is gone may have made room
 
-    def _last(self, replica: Replica) -> int:
-        """The last step that was applied, to whatever state. The replica is behind it where a
-        checkpoint replaced an earlier step."""
+    def last_step(self, replica: Replica) -> Step:
+        """The last step that was applied, to whatever state, or logged. The replica is behind it
+        where a checkpoint replaced an earlier step, or is waited for."""
         followed = incarnation_of(self._run)
         ahead = self._source.applied_iteration - followed.iteration_of(replica.step, self._each)
-        return replica.step + max(0, ahead // self._each)
+        return Step(replica.step + max(0, ahead // self._each))
 
-    def _why_not(self, replica: Replica, step: Step) -> Finding | None:
+    def _why_not(
+        self, replica: Replica, step: Step, lacking: Step | None, kept: frozenset[int]
+    ) -> Finding | None:
         """Why the checkpoint cannot be taken; None: it can. Checked before anything changes, or
-        again after a kill in the middle."""
+        again after a kill in the middle. lacking: as Incarnation has it; kept: iterations whose
+        gradients can be applied on it."""
         followed = incarnation_of(self._run)
         assert followed.step is not None and self._config.optimizer is not None
-        if step > replica.step:
-            return STEP_NOT_REACHED(at=replica.step, step=step)
+        reached = replica.step if lacking is None else self.last_step(replica)
+        if step > reached:
+            return STEP_NOT_REACHED(at=reached, step=step)
+        if lacking is not None and step < lacking:
+            return STEP_BEFORE_LOSS(step=step, lacking=lacking)
         if step < followed.step:
             return STEP_BEFORE_JOB(step=step, began=followed.step)
-        last = self._last(replica)
+        last = self.last_step(replica)
         again = [followed.iteration_of(Step(n), self._each) for n in range(step + 1, last + 1)]
         if again and self._config.optimizer.clip_together:
             return NORMS_NOT_KEPT()
-        if not self._kept.iterations.issuperset(again):
+        if not kept.issuperset(again):
             return GRADIENTS_NOT_KEPT(step=last, first=step + 1, last=last)
         return None
 
@@ -164,8 +178,10 @@ class AnchorReplay:
         records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
         records.write(replica, 0.0, None)
         lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
-        followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
-        add_assumption(self._run, STATE_DIFFERED(step=step, file=source))
+        known = incarnation_of(self._run)
+        rests = STATE_DIFFERED if known.lacking is None else STATE_AWAITED
+        add_assumption(self._run, rests(step=step, file=source))
+        followed = msgspec.structs.replace(known, anchored=step, audits=lines, lacking=None)
         return followed, None
 
     def close(self) -> None:

@@ -111,6 +111,11 @@ class BaseWait:
         return self._log.read(held.index(iteration)) if iteration in held else None
 
     @property
+    def iterations(self) -> frozenset[int]:
+        """Those that are logged."""
+        return frozenset(self._log.iterations)
+
+    @property
     def was_used(self) -> bool:
         """Whether something was logged, or found no room."""
         return bool(self._log.iterations) or self._log.closed

@@ -187,12 +187,12 @@ class UpdateService:
             return 0
         record = self._lifecycle.record()
         followed = record.incarnation
-        waits = followed.step is None or o.waiting.was_used
+        waits = followed.step is None or followed.lacking is not None or o.waiting.was_used
         again = None if waits else o.anchors.next_replay_step(o.replica, followed)
         state = self._state(o, record, replays=again is not None)
         self._lifecycle.enter(state, followed.number)
         if state is not ReplicaState.HANDED_OVER:  # else of a past that is over in a moment
-            request = take_request(self._lifecycle, o.replica.step)
+            request = take_request(self._lifecycle, self._reached(o, followed))
             if request is not None:
                 return self._take(o, request, followed)
         self._say(o.source.new_finding())
@@ -209,6 +209,8 @@ class UpdateService:
         applied: float | None = 0.0
         if step is not None:
             missing = arrived.unbelieved if o.placing is None else ()
+            if missing and not o.replica.optimizer.per_element:
+                return self._pass_lacking(o, followed, arrived)
             applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain, missing)
             if arrived.doubted or (applied is None and not self._grad_norms.peer_gone):
                 return 0
@@ -229,7 +231,7 @@ class UpdateService:
         if verdict is not None:
             return ReplicaState.HANDED_OVER if verdict.followed else ReplicaState.STOPPED
         at = o.iteration(followed, self._each)
-        if at is None:
+        if at is None or followed.lacking is not None:
             return ReplicaState.AWAITING_BASE
         if o.waiting.was_used:
             all_taken = o.waiting.closed and o.waiting.first_logged_after(at) is None
@@ -284,12 +286,15 @@ class UpdateService:
     def _wait(self, o: UpdaterState, followed: Incarnation, arrived: ArrivedGradient | None) -> int:
         """Logs complete iterations. Once the base is there, applies logged ones before more are
         logged."""
-        at = o.iteration(followed, self._each)
+        bridged = followed.lacking is not None
+        at = None if bridged else o.iteration(followed, self._each)
         if arrived is not None and arrived.unbelieved:
-            arrived = None  # a log knows only whole ones, and the extractor makes no other here
+            if bridged:
+                return self._pass_lacking(o, followed, arrived)
+            arrived = None  # a log knows only whole ones: it is applied behind them
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (arrived.iteration - followed.iterations) % self._each == 0:
-                any_base = followed.step is None and o.map.joined
+                any_base = bridged or (followed.step is None and o.map.joined)
                 self._say(
                     o.waiting.log_gradient(arrived.iteration, arrived.data, any_base=any_base)
                 )
@@ -309,12 +314,30 @@ class UpdateService:
             return self._look_at_successor(o)
         return 1
 
+    def _pass_lacking(
+        self, o: UpdaterState, followed: Incarnation, arrived: ArrivedGradient
+    ) -> int:
+        """Passes an iteration that lacks bytes which may matter to every element: the replica stays
+        before its step, until a trainer's checkpoint of it or a later one is given. Later
+        iterations are logged meanwhile; what was logged before is of no use any more."""
+        step = followed.step_of(arrived.iteration, self._each)
+        if step is not None and (followed.lacking is None or step > followed.lacking):
+            o.waiting.empty_log()
+            self._lifecycle.state_known(msgspec.structs.replace(followed, lacking=step))
+        o.source.release(arrived.iteration)
+        return 1
+
+    def _reached(self, o: UpdaterState, followed: Incarnation) -> Step:
+        """The last step whose gradient was applied or logged."""
+        return o.replica.step if followed.step is None else o.anchors.last_step(o.replica)
+
     def _take(self, o: UpdaterState, request: CheckpointRequest, followed: Incarnation) -> int:
         """Takes a trainer checkpoint that was given. Runs again after a kill before its answer."""
         waits = followed.step is None or o.waiting.was_used
         given = o.replica, o.records, self._lifecycle, request, self._say
         if request.kind is RequestKind.ANCHOR:
-            o.anchors.apply_anchor(*given, gathered=o.placing is not None, waits=waits)
+            gathered, logged = o.placing is not None, o.waiting.iterations
+            o.anchors.apply_anchor(*given, gathered=gathered, waits=waits, logged=logged)
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
         elif request.kind is RequestKind.PATCH:
@@ -378,14 +401,16 @@ class UpdateService:
         if o is None:
             return True
         record = self._lifecycle.record()
-        at = o.iteration(record.incarnation, self._each)
+        followed = record.incarnation
+        at = None if followed.lacking is not None else o.iteration(followed, self._each)
         replaying = at is not None and (
             o.waiting.first_logged_after(at) is not None
             or (o.waiting.was_used and not o.waiting.closed)
         )
         if at is not None and not replaying:
-            replaying = o.anchors.next_replay_step(o.replica, record.incarnation) is not None
-        asked = is_asked(self._run) and not awaits_later_step(self._run, o.replica.step)
+            replaying = o.anchors.next_replay_step(o.replica, followed) is not None
+        early = awaits_later_step(self._run, self._reached(o, followed))
+        asked = is_asked(self._run) and not early
         if self._handover.verdict_due or replaying or asked:
             return False
         return self._whole(o, record) is None

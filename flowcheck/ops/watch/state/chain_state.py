@@ -360,6 +360,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Steps lost since the chain began."""
     awaits_base: bool
     """True: the replica's optimizer state is unknown until a base is given."""
+    lacking_step: Step | None = None
+    """The last step that lacks bytes which may matter to every element: the replica waits for a
+    trainer's checkpoint of it or a later step; None: it waits for none."""
     logged: tuple[int, int] | None
     """First and last logged step, counted from 1 since the job was joined midstream; (1, 0): none
     yet; None: it was not joined midstream."""
@@ -367,6 +370,12 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Which elements are not exact: of an earlier step, or without all of their bytes; (): none."""
     tainted_elements: int
     """Elements of the parameters that rest on bytes which no mirror brought."""
+    healed: Finding | None = None
+    """What made tainted elements exact again last; None: nothing did."""
+    healed_elements: int = 0
+    """Tainted elements that the trainer's values made exact again, since the chain began."""
+    asked_bytes: int = 0
+    """Bytes that the trainer sent for that."""
     assumed: tuple[Finding, ...]
     """Facts that no observation could have contradicted and that the replica relies on."""
     addresses: tuple[str, ...]

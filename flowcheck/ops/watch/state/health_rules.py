@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.chain_health import (
     BASE_MISSING_NONE_LOGGED,
     CHAIN_ENDS,
     CHAIN_STARTS,
+    CHECKPOINT_MISSING,
     EXACT,
     HEARTBEAT_BEFORE_BOOT,
     LOST_STEP,
@@ -184,7 +185,7 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
 def _awaits(job: JobState) -> Health:
     """The health of a job that waits for a base: behind, or stale where the replica has applied
     steps and the job was joined again after them."""
-    base = base_missing(job.logged)
+    base = base_missing(job)
     if job.step is None:
         return _behind(base)
     if not job.lost_step:
@@ -224,12 +225,11 @@ def _stale(reason: Finding) -> Health:
     return Health(word=HealthWord.STALE, reason=reason)
 
 
-def base_missing(steps: tuple[int, int] | None) -> Finding:
-    """The finding for a job that waits for a base.
-
-    steps: (first, last) step logged since the job was joined midstream, (1, 0) if none is; None:
-    the job's start was captured.
-    """
+def base_missing(job: JobState) -> Finding:
+    """The finding for a job that waits for a base."""
+    steps = job.logged
+    if job.lacking_step is not None:
+        return CHECKPOINT_MISSING(job.lacking_step)
     if steps is None:
         return BASE_MISSING()
     if not steps[1]:

@@ -10,6 +10,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.findings.catalog.chain_health import NOT_READ, OLDER_PARAMETER
+from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state import checkpoint_status
 from flowcheck.ops.watch.state.chain_state import (
@@ -31,6 +32,7 @@ from flowcheck.stages.job_state.anchor_log import read_anchor_records
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.audited_files import outcome_counts
+from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.training_facts import known_training, training_file
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
@@ -90,7 +92,8 @@ class JobReader:
         run, learned, life = self.run, self._known(config), incarnation_of(self.run)
         line, source = self._last_line(), _source(run, backwards_per_step)
         step = line.step if line is not None else None
-        logged, awaits = _logged(run, config, life, learned), life.step is None
+        logged = _logged(run, config, life, learned)
+        awaits = life.step is None or life.lacking is not None
         timeline, lag = self.history.timeline, source.waiting_steps
         if logged is not None:
             timeline = tuple(_waiting(one) for one in timeline)
@@ -121,9 +124,11 @@ class JobReader:
             lost_why=lost.why if lost is not None else None,
             steps_lost=steps_lost,
             awaits_base=awaits,
+            lacking_step=life.lacking,
             logged=logged,
             tainted=_tainted(line),
             tainted_elements=0 if line is None else sum(line.tainted.values()),
+            **_healed(run),
             assumed=assumptions_of(run),
             addresses=learned.addresses if learned is not None else (),
             **_audit(run),
@@ -226,6 +231,20 @@ def _logged(
     from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 
     return logged_step_range(run, config, learned.job.gradient_bytes)
+
+
+def _healed(run: RunDir) -> dict[str, Any]:
+    """What values of the trainer made exact again."""
+    healed = [one for one in read_heal_records(run) if one.refused is None]
+    if not healed:
+        return {}
+    last = healed[-1]
+    counts = {"elements": last.elements, "step": last.step, "at": last.at, "left": last.left}
+    return {
+        "healed": ELEMENTS_HEALED(source=last.source, **counts),
+        "healed_elements": sum(one.elements for one in healed),
+        "asked_bytes": sum(one.asked_bytes for one in healed),
+    }
 
 
 def _audit(run: RunDir) -> dict[str, Any]:

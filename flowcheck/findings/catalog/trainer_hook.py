@@ -1,0 +1,54 @@
+"""The hook in the trainer, which the heal stage asks for values of tainted elements."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+_LOOK = (
+    "Look at the trainer's stderr: a line `flowcheck hook: it listens at ...` says where. Compare "
+    "it with `[hook] address`."
+)
+
+HOOK_UNREACHABLE = Entry(
+    "hook.unreachable",
+    "the hook at {address} is not reached: {error}",
+    cause="The trainer runs without the hook, has ended, or listens elsewhere.",
+    remedy=_LOOK,
+)
+HOOK_PROTOCOL = Entry(
+    "hook.protocol",
+    "who listens at {address} is no hook with this token: {error}",
+    cause="The trainer has another token, or something else listens there.",
+    remedy="Give both sides the same token: `[hook] token_file` here, FLOWCHECK_HOOK_TOKEN_FILE or "
+    "`--token-file` there.",
+)
+HOOK_REFUSES = Entry(
+    "hook.refuses",
+    "the hook at {address} does not tell the values: {reason}",
+    cause="The trainer's optimizers or its model are none that single elements can be read of.",
+    remedy="Give a checkpoint of the trainer: `flowcheck base FILE{this_run!o}`.",
+)
+HOOK_TOKEN = Entry(
+    "hook.token",
+    "{file} holds no token for the hook: {error}",
+    remedy="Write the trainer's token into it, 16 bytes or more.",
+)
+HOOK_OTHER_MODEL = Entry(
+    "hook.other_model",
+    "the hook's trainer has another model: {parameter} is {own} here and {theirs} there",
+    cause="The hook belongs to another job.",
+    remedy="State the address of this job's trainer in `[hook] address`.",
+)
+HOOK_OTHER_STATE = Entry(
+    "hook.other_state",
+    "the hook's trainer keeps another optimizer state than the replica: {state}",
+    cause="`[optimizer]` is not the trainer's.",
+    remedy="Compare `[optimizer]` with the trainer's script.",
+)
+HOOK_STEP_UNKNOWN = Entry(
+    "hook.step_unknown",
+    "the hook's values fit none of the steps {steps}: {reason}",
+    cause="The trainer's steps are counted from another step than the replica's, or it is another "
+    "job.",
+    remedy="Give a checkpoint of the trainer: `flowcheck base FILE{this_run!o}`.",
+)

@@ -1,0 +1,1 @@
+"""The heal stage: asks the hook in the trainer for the values of tainted elements."""

@@ -1,0 +1,167 @@
+"""Stage: while elements of the replica are tainted, asks the hook in the trainer for them.
+
+A thread asks, as the answer takes a step of the trainer. The hook's values are of the end of a
+step; which one, the exact elements among them show: the updater takes values only where those are
+equal to its own at that step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowcheck.config import HookConfig, JobConfig
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.trainer_hook import HOOK_STEP_UNKNOWN, HOOK_TOKEN
+from flowcheck.findings.finding import Finding, plain_error_text
+from flowcheck.hook.install import read_token
+from flowcheck.hook.protocol import ELEMENTS_MAX, Answer, Request
+from flowcheck.messages import Message, Note
+from flowcheck.replica.element_ranges import Ranges, count_elements, union
+from flowcheck.replica.state_file.file_header import peek_commit, peek_description
+from flowcheck.replica.taint import read_losses
+from flowcheck.stages.healing.asked_elements import (
+    asked_elements,
+    asked_parameters,
+    patch_of_answer,
+)
+from flowcheck.stages.healing.hook_client import ask_hook
+from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_patch
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.step_numbers import Step
+
+LOOK_S = 0.2
+"""Seconds between two looks for taint. A choice: longer leaves elements tainted for longer."""
+TAKEN_LIMIT_S = 30.0
+"""Seconds for the updater to reach the step and take its values. A choice: longer than it ever
+lags, else values are asked anew."""
+
+
+def tainted_now(replica: Path) -> tuple[Step, Ranges] | None:
+    """(the replica's step, its tainted elements); None: there is no replica, or it is exact. Raises
+    FlowCheckError."""
+    if not replica.exists():
+        return None
+    commit, _ = peek_commit(replica)
+    if not commit.tainted:
+        return None
+    parts = [loss.ranges for loss in read_losses(replica) if loss.is_in(commit.step)]
+    return (commit.step, union(parts)) if parts else None
+
+
+class HealService:
+    """Asks in a thread beside the stage's loop."""
+
+    name = "heal"
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        assert config.hook is not None, "the stage is started where it is stated"
+        self._run, self._own = run, config.hook
+        self._thread: threading.Thread | None = None
+        self._looked_s = 0.0
+        self._next_s = 0.0
+        self._said: Finding | None = None
+        self._told: Finding | None = None
+        """Why the last request healed nothing; None: it did."""
+
+    def start(self, links: StageSockets) -> None:
+        self._links = links
+
+    def work(self) -> int:
+        now = time.monotonic()
+        if self._thread is not None:
+            if self._thread.is_alive():
+                return 0
+            self._thread = None
+            self._next_s = now + self._own.pause_s
+            if self._told is not None and self._told != self._said:
+                self._links.report(Note(stage=self.name, finding=self._told))
+            self._said = self._told
+            return 1
+        if now - self._looked_s < LOOK_S or now < self._next_s:
+            return 0
+        self._looked_s = now
+        try:
+            found = tainted_now(self._run.replica)
+        except (FlowCheckError, OSError):
+            return 0  # it is being made, or the updater tells what is wrong with it
+        if found is not None:
+            self._thread = threading.Thread(target=self._ask, args=found[1:], daemon=True)
+            self._thread.start()
+        return 0
+
+    def _ask(self, tainted: Ranges) -> None:
+        """Runs in a thread of its own: whatever it raises is the reason why nothing is healed."""
+        try:
+            self._told = heal_by_hook(self._run, self._own, tainted)
+        except FlowCheckError as error:
+            self._told = error.finding
+        except Exception as error:
+            kind = type(error).__name__
+            self._told = ERROR_TEXT(text=plain_error_text(error), kind=kind)
+
+    def on_message(self, message: Message) -> None:
+        """Nothing is waited for."""
+
+    def drained(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        """The thread ends with the process."""
+
+
+def heal_by_hook(run: RunDir, own: HookConfig, tainted: Ranges) -> Finding | None:
+    """Asks once. Returns why nothing is healed; None: something is. Raises StateError where the
+    hook does not tell, or is of another job."""
+    description = peek_description(run.replica)
+    elements = asked_elements(_most(tainted), description.layout)
+    asked = asked_parameters(elements, description.layout)
+    told = ask_hook(own.host, own.port, _token(own), Request(asked, own.wait_s))
+    patch = patch_of_answer(description, elements, told.answer)
+    source = f"hook at {own.address}"
+    why: Finding | None = None
+    steps = tuple(dict.fromkeys(_candidates(run, told.answer)))
+    for step in steps:
+        request = submit_patch(run, step, patch, source, asked_bytes=told.bytes)
+        try:
+            answer = await_answer(run, request, TAKEN_LIMIT_S, source)
+        except StateError as error:
+            why = error.finding  # withdrawn: the replica did not come to this step
+            continue
+        if answer.refused is None:
+            return None
+        why = answer.refused
+    return HOOK_STEP_UNKNOWN(steps=steps, reason=why)
+
+
+def _most(tainted: Ranges) -> Ranges:
+    """As many of them as one request takes, from the first on."""
+    ends = (tainted[:, 1] - tainted[:, 0]).cumsum()
+    kept = tainted[ends <= ELEMENTS_MAX // 2]
+    if len(kept) or not count_elements(tainted):
+        return kept
+    first = int(tainted[0, 0])
+    return tainted[:1].clip(max=first + ELEMENTS_MAX // 2)
+
+
+def _candidates(run: RunDir, answer: Answer) -> Iterator[Step]:
+    """Steps of the replica that the answer may be of: the trainer's steps since it was launched,
+    behind the step that its life began with, and what the optimizer itself counts."""
+    began = incarnation_of(run).step
+    if began is not None:
+        yield Step(began + answer.steps)
+    for one in answer.parameters:
+        if one.own_step is not None:
+            yield Step(one.own_step)
+
+
+def _token(own: HookConfig) -> bytes:
+    try:
+        return read_token(own.token_file)
+    except (OSError, ValueError) as error:
+        raise StateError(HOOK_TOKEN(file=own.token_file, error=error)) from error
