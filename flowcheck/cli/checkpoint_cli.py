@@ -382,13 +382,19 @@ def verify(
             help="Output of `flowcheck restore`, a step-N folder, or a folder of step-N folders."
         ),
     ],
-    run: Run = DEFAULT_RUN,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Run directory that saved it, whose audits count too; default: {DEFAULT_RUN}.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a checkpoint against its manifest: sha256 of every file and of every tensor.
 
-    If the run's job file names the checkpoint's folder, its audits count too: one that failed
-    after the checkpoint was saved is printed.
+    An audit that failed after the checkpoint was saved is printed, if the job file of --run names
+    the checkpoint's folder, or the checkpoint lies in a run directory.
 
     Exit code 0: all is as written; 1: a file or tensor differs (it is named); 2: it cannot be
     checked.
@@ -399,5 +405,6 @@ def verify(
     from flowcheck.ops.restore import verify_command as verb
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 
+    set_named_run(run)
     forbid_user_code(READS_ONLY())
-    raise typer.Exit(verb.run(path, chain=run, as_json=as_json))
+    raise typer.Exit(verb.run(path, chain=run or DEFAULT_RUN, as_json=as_json))

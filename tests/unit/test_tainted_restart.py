@@ -227,9 +227,8 @@ LAYOUT = Layout.of_shapes([(10, 10), (20,)])
 def replica_with(folder: Path, missing: list[tuple[int, int]], keep: int = 8) -> Replica:
     """After three steps, of which the second lacks these elements."""
     weights = np.linspace(-1, 1, LAYOUT.elements, dtype=np.float32)
-    made = Replica.create(
-        folder / "replica", LAYOUT, OptimizerConfig(**ADAMW), weights, keep_bytes=keep << 16
-    )
+    config = OptimizerConfig(name="adamw", learning_rate=1e-3)
+    made = Replica.create(folder / "replica", LAYOUT, config, weights, keep_bytes=keep << 16)
     for step in (1, 2, 3):
         gradient = np.random.default_rng(step).standard_normal(LAYOUT.elements).astype(np.float32)
         lacks = missing if step == 2 else []
