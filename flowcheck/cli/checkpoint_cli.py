@@ -270,6 +270,8 @@ def audit(
     With --watch it compares each checkpoint that appears in a folder, each rank's file too, until
     the chain ends or Ctrl-C, and prints a summary. A difference stays on record until `flowcheck
     base` gives the replica a new state: meanwhile no step since the last equal one is called exact.
+    A file that is equal makes tainted elements of the replica exact; without --watch the replica
+    stays as it is.
 
     Exit code 0: equal, with --watch all files that appeared; 1: different (the first differences
     are printed); 2: refused, with the reason; 3: with --watch nothing differs, but a file was not
@@ -380,9 +382,19 @@ def verify(
             help="Output of `flowcheck restore`, a step-N folder, or a folder of step-N folders."
         ),
     ],
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Run directory that saved it, whose audits count too; default: {DEFAULT_RUN}.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a checkpoint against its manifest: sha256 of every file and of every tensor.
+
+    An audit that failed after the checkpoint was saved is printed, if the job file of --run names
+    the checkpoint's folder, or the checkpoint lies in a run directory.
 
     Exit code 0: all is as written; 1: a file or tensor differs (it is named); 2: it cannot be
     checked.
@@ -393,5 +405,6 @@ def verify(
     from flowcheck.ops.restore import verify_command as verb
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 
+    set_named_run(run)
     forbid_user_code(READS_ONLY())
-    raise typer.Exit(verb.run(path, as_json=as_json))
+    raise typer.Exit(verb.run(path, chain=run or DEFAULT_RUN, as_json=as_json))

@@ -62,6 +62,7 @@ from flowcheck.replica.taint import (
 )
 from flowcheck.replica.tainted_steps import TaintedSteps, forget_tainted_steps
 from flowcheck.replica.torch_without_compiler import load_torch
+from flowcheck.replica.weights_match import equal_outside
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 
@@ -143,18 +144,6 @@ class CommittedReplica:
     def versions(self) -> tuple[Step, ...]:
         """Steps that are whole, ascending; the last is `step`."""
         return tuple(commit.step for commit in self._open.versions)
-
-    def step_of_weights(self, weights: FlatValues) -> Step | None:
-        """The newest whole step whose parameters have these bytes; None if there is none.
-
-        weights: [layout.elements], registration order, memory order.
-        """
-        values = elements_of(weights, self.layout, "weights").view(np.uint8)
-        for commit in reversed(self._open.versions):
-            held = self._open.sections(commit.copy)[state_section_names.PARAMETERS].view(np.uint8)
-            if np.array_equal(values, held):
-                return commit.step
-        return None
 
     @property
     def _open(self) -> StateFile:
@@ -450,7 +439,7 @@ class Replica(CommittedReplica):
         where the patch is none of this replica's, is refuted, heals nothing, or the steps since
         cannot be made again; nothing has changed then.
         """
-        state, description = self._open, self.description
+        description = self.description
         if step > self.step or not patch_fits(description, patch):
             raise StateError(PATCH_MISFIT(step=step, at=self.step))
         self._check_evidence(step, patch)
@@ -460,18 +449,61 @@ class Replica(CommittedReplica):
         own = patch.of(description, elements)
         if step < self.step:
             own = self._replayed(step, own)
+        left = difference(self._taint.elements_at(self.step), elements)
+        self._publish_patched(own, tainted=bool(len(left)))
+        self._heal_elements(elements, step)
+        return elements
+
+    def _publish_patched(self, patch: ElementPatch, *, tainted: bool) -> None:
+        """Makes the newest step anew with these values in it."""
+        state = self._open
         self._give_up()
         copy = state.begin()
         state.bytes_of_copy(copy)[:] = state.bytes_of_copy(self.commit.copy)
-        patch_sections(description, state.sections(copy), own)
+        patch_sections(self.description, state.sections(copy), patch)
         digests = self._executor.digests(copy)
-        left = difference(self._taint.elements_at(self.step), elements)
-        state.publish_again(copy, self._whole(copy, digests), tainted=bool(len(left)))
-        self._taint.heal_elements(elements, step, self.step)
-        if not len(left):
-            self._tainted_steps.clear()
+        state.publish_again(copy, self._whole(copy, digests), tainted=tainted)
         self.tensor_digests = digests
-        return elements
+
+    def _heal_elements(self, elements: Ranges, step: Step) -> None:
+        """These elements of the newest step are exact, by values of `step`. To be called behind the
+        commit."""
+        self._taint.heal_elements(elements, step, self.step)
+        if not len(self._taint.elements_at(self.step)):
+            self._tainted_steps.clear()
+
+    def step_of_weights(self, weights: FlatValues) -> Step | None:
+        """The newest whole step without tainted elements whose parameters have these bytes; else
+        the newest one whose untainted elements have them, where those are most; None if there is
+        none.
+
+        weights: [layout.elements], registration order, memory order.
+        """
+        values = elements_of(weights, self.layout, "weights")
+        matching: list[tuple[bool, Step]] = []
+        for commit in self._open.versions:
+            held = self._open.sections(commit.copy)[state_section_names.PARAMETERS]
+            tainted = self._taint.elements_at(commit.step)
+            if equal_outside(self.description, values, held, tainted):
+                matching.append((not len(tainted), commit.step))
+        return max(matching)[1] if matching else None
+
+    def take_weights(self, weights: FlatValues) -> Ranges:
+        """Replaces the parameters of the newest step's tainted elements by the trainer's of this
+        step. Returns the elements that are exact since: all of them where the replica keeps nothing
+        but the parameter of an element, else none, as their optimizer state is still not known.
+
+        weights: as of `step_of_weights`.
+        """
+        elements = self._taint.elements_at(self.step)
+        sections = dict(self.sections())
+        sections[state_section_names.PARAMETERS] = elements_of(weights, self.layout, "weights")
+        patch = patch_of_sections(self.description, sections, elements)
+        alone = patch.parts.keys() == {state_section_names.PARAMETERS}
+        healed = elements if alone else no_ranges()
+        self._publish_patched(patch, tainted=len(healed) < len(elements))
+        self._heal_elements(healed, self.step)
+        return healed
 
     def _check_evidence(self, step: Step, patch: ElementPatch) -> None:
         evidence = difference(patch.elements, self._taint.elements_at(step))

@@ -160,6 +160,19 @@ def _earliest(cuts: Ranges, ranges: Ranges, since: NDArray[np.int64]) -> NDArray
     return found
 
 
+def elements_of_losses(losses: Sequence[Loss], step: int) -> Ranges:
+    """The tainted elements of a step, where the replica lacked these."""
+    return union([loss.ranges for loss in losses if loss.is_in(step)])
+
+
+def healable_elements(losses: Sequence[Loss], step: int, at: int) -> Ranges:
+    """Those of them that the trainer's values at `step` make exact at the later step `at`: nothing
+    of them lacked since."""
+    before = union([one.ranges for one in losses if one.is_in(at) and one.last <= step])
+    since = union([one.ranges for one in losses if one.is_in(at) and one.last > step])
+    return difference(before, since)
+
+
 class TaintLog:
     """What the steps of one replica lacked. The updater alone writes it."""
 
@@ -178,7 +191,7 @@ class TaintLog:
 
     def elements_at(self, step: int) -> Ranges:
         """The tainted elements of a whole step."""
-        return union([loss.ranges for loss in self.losses if loss.is_in(step)])
+        return elements_of_losses(self.losses, step)
 
     def missing_of(self, step: int) -> Ranges:
         """What a step lacked that was made before, and is made again."""
@@ -188,11 +201,7 @@ class TaintLog:
     def healable(self, step: int, at: int) -> Ranges:
         """Elements tainted at `step`, of which nothing lacked since: the trainer's values at
         `step` lead to exact ones at step `at`."""
-        before = union([one.ranges for one in self.losses if one.is_in(at) and one.last <= step])
-        return difference(before, self._lacked_since(step, at))
-
-    def _lacked_since(self, step: int, at: int) -> Ranges:
-        return union([one.ranges for one in self.losses if one.is_in(at) and one.last > step])
+        return healable_elements(self.losses, step, at)
 
     def record(self, step: int, missing: Ranges) -> None:
         """To be called before the step is committed, or its gradient is put away for later: what

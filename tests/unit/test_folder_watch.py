@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -13,7 +14,8 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.audit_watch import watch_loop
 from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code_of
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
-from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, unread_file
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, file_line
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import FolderWatch
 from flowcheck.stages.job_state.audited_files import (
     AuditedFile,
@@ -36,7 +38,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
         if "ahead" in one.path.name:
             return NotYet(Step(9), 4)
         why = Finding("test.equal")
-        return unread_file(folder, one, why, step=Step(1), outcome=FileOutcome.EQUAL)
+        return file_line(folder, one, why, step=Step(1), outcome=FileOutcome.EQUAL)
 
     monkeypatch.setattr(watch_loop, "audit_file", audit)
 
@@ -142,3 +144,47 @@ def test_a_file_that_kills_the_watch_is_left_out(
     assert one.why[0].code == "audit.killed_the_watch"
     outcomes = [line.outcome.value for line in read_audited_files(last.where)]
     assert outcomes == ["reading", "reading", "not_compared"]
+
+
+class Heal(FileHeal):
+    """A file's values, for which the updater has time at the third look."""
+
+    def __init__(self, where: RunDir, line: AuditedFile, turns: int) -> None:
+        super().__init__(where, line, None, None, 1)  # type: ignore[arg-type]
+        self.__dict__["left"] = turns
+
+    def attempt(self) -> AuditedFile | None:
+        self.__dict__["left"] -= 1
+        done = msgspec.structs.replace(self.line, healed_elements=5)
+        return done if self.__dict__["left"] < 0 else None
+
+
+def test_values_wait_while_the_updater_takes_another_request(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audited: list[str] = []
+
+    def audit(where: RunDir, folder: Path, one: Candidate, __: object) -> FileHeal:
+        audited.append(one.path.name)
+        line = file_line(folder, one, step=Step(1), outcome=FileOutcome.EQUAL)
+        return Heal(where, line, 2 if "some" in one.path.name else 10**6)
+
+    monkeypatch.setattr(watch_loop, "audit_file", audit)
+    watch = watched()
+    watch.begin()
+    some, never = save(tmp_path / "runs/some.pt"), save(tmp_path / "runs/never.pt")
+    watch.turn()
+    watch.turn()
+    assert sorted(audited) == ["never.pt", "some.pt"] and not watch.taken
+    some.unlink()
+    save(never.with_name("never.tmp")).rename(never)
+    watch.turn()
+    watch.turn()
+    assert [(Path(one.file).name, one.healed_elements) for one in watch.taken] == [("some.pt", 5)]
+    assert sorted(audited) == ["never.pt", "never.pt", "some.pt"], "another content, once"
+    watch.end(0.05)
+    assert sorted(audited) == ["never.pt", "never.pt", "some.pt"]
+    left = [one for one in watch.taken if "never" in one.file]
+    reasons = [one.heal.arguments["reason"].code for one in left if one.heal is not None]
+    assert reasons == ["lifecycle.another_request"] * 2
+    assert exit_code_of(watch.taken) == 0

@@ -99,9 +99,9 @@ class Kills:
         patch.setattr(Handover, "write_verdict", judged)
 
     def _killed(self, change: Callable[..., Any], at: str) -> Callable[..., Any]:
-        def changed(*words: Any) -> Any:
+        def changed(*words: Any, **named: Any) -> Any:
             self._perhaps(at, "before")
-            done = change(*words)
+            done = change(*words, **named)
             self._perhaps(at, "behind")
             return done
 

@@ -78,7 +78,9 @@ def run_of(command: str) -> str | None:
     other means (a checkpoint, a URL, the run of another machine)."""
     words = [PLACEHOLDERS.get(word, word) for word in shlex.split(command)]
     verb = ROOT.commands[words[0]]
-    if verb.name in ("serve", "plan") or not any(one.name == "run" for one in verb.params):
+    if verb.name in ("serve", "plan", "verify") or not any(
+        one.name == "run" for one in verb.params
+    ):
         return None
     if {"--checkpoint", "--from", "--leftovers", "--help", "DIR"} & set(words):
         return None
@@ -252,6 +254,7 @@ def test_each_command_names_its_run_in_what_it_says(
         "restore": ["--template", file, "--out", tmp_path / "o"],
         "stage": ["extract"],
         "up": [file],
+        "verify": [file],
     }
     words = [verb, *map(str, more.get(verb, [])), "--run", str(run)]
     if verb == "watch":

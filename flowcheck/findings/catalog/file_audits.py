@@ -118,6 +118,48 @@ NO_ROOM = Entry(
     remedy="Make room; the file is compared again as soon as there is some.",
 )
 
+# Tainted elements of the replica that a file heals.
+
+ELEMENTS_HEALED = Entry(
+    "audit.elements_healed",
+    "{elements} tainted elements of the parameters are exact again at step {at}, by the file's "
+    "values of step {step}; {left} are tainted still",
+)
+HEALED_BY_DIGESTS = Entry(
+    "audit.healed_by_digests",
+    "{elements} tainted elements of the parameters are exact at step {at} if the file is: only the "
+    "digests of step {step} are kept, so that of the tainted parameters nothing could be compared; "
+    "the other parameters, {compared} of {parameters}, are equal; {left} elements are tainted "
+    "still",
+    cause="The replica had gone on when the file was read.",
+    remedy="The next file of the trainer that is compared shows these elements too. To have all "
+    "that is not tainted compared first, keep more steps whole: `[replica] keep_bytes`.",
+)
+HEALED_UNCOUNTED = Entry(
+    "audit.healed_uncounted",
+    "tainted elements of the replica took the file's values of step {step}; how many is not known, "
+    "as the disk had no room for the record",
+)
+NOT_HEALED = Entry("audit.not_healed", "heals no tainted element: {reason}")
+HEAL_WITHOUT_STATE = Entry(
+    "audit.heal_without_state",
+    "it holds no optimizer state, and the state of tainted elements is wrong too",
+    remedy="Save the optimizer's state with the model.",
+)
+HEAL_UNPROVED = Entry(
+    "audit.heal_unproved",
+    "every parameter has tainted elements at step {step}, so that nothing of the file could be "
+    "compared",
+    cause="Where only the digests of a step are kept, a parameter is compared whole or not at all.",
+    remedy="Keep more steps whole: `[replica] keep_bytes`; or `flowcheck base FILE{this_run!o}`.",
+)
+ONLY_COMPARED = Entry(
+    "audit.only_compared",
+    "the tainted elements stay as they are: this command only compares",
+    remedy="`flowcheck audit --watch DIR{this_run!o}` makes them exact by the files that appear in "
+    "a folder, `flowcheck base FILE{this_run!o}` by this file.",
+)
+
 # What a difference means from then on.
 
 NO_STEP = Entry("audit.no_step", "none")
@@ -145,6 +187,13 @@ RESTORE_DOUBTED = Entry(
     remedy="Restore a step that an audit found equal with `--step N`, if it is still kept, or "
     "resume from the trainer's own file. `--despite-audit` restores the step all the same; its "
     "manifest then says that it is not proved exact.",
+)
+LOAD_DOUBTED = Entry(
+    "audit.load_doubted",
+    "step {step} is not loaded: {why}",
+    cause="An audit found the replica different from a file of the trainer.",
+    remedy="Load a step that an audit found equal, if it is still kept, or resume from the "
+    "trainer's own file. `flowcheck.load(..., despite_audit=True)` loads the step all the same.",
 )
 
 # Options.

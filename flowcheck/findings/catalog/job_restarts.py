@@ -31,6 +31,24 @@ WENT_BACK = Entry(
     "incarnation {number} of the job began with the parameters of step {step}: the replica goes "
     "back from step {newest} and goes on from there with its optimizer state",
 )
+ELEMENTS_HEALED = Entry(
+    "restart.elements_healed",
+    "{what}. Its {elements} tainted elements took the parameters that the incarnation began with "
+    "and are exact again: the optimizer keeps nothing else of an element",
+)
+ELEMENTS_STAY_TAINTED = Entry(
+    "restart.elements_stay_tainted",
+    "{what}. Its {elements} tainted elements took the parameters that the incarnation began with "
+    "and stay tainted: their optimizer state is not known",
+    remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that holds the optimizer's state, "
+    "or `flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints.",
+)
+VALUES_OF_EARLIER_INCARNATION = Entry(
+    "restart.values_of_earlier_incarnation",
+    "the values are of step {step} of incarnation {number} of the job, which is over: the one that "
+    "is followed makes other steps",
+    remedy="Wait for the next checkpoint of the trainer.",
+)
 NOT_FOLLOWED = Entry(
     "restart.not_followed", "a later incarnation of the job is not followed: {reason}"
 )

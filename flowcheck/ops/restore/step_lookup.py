@@ -34,6 +34,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
+from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -156,7 +157,9 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
     allowed = source.allow_tainted
     if folder is not None:
         by = code_approval_for(folder, source.run, code=source.code)
-        found = step_in_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
+        found = step_in_checkpoint(
+            folder, source.step, source.shown_as, lazily=in_place, by=by, run=source.run
+        )
         yield untainted(found, allowed=allowed)
         return
     assert chain is not None, "what is at a URL was fetched"
@@ -284,16 +287,8 @@ def _of_files(
         own = int(chosen.name.removeprefix(CHECKPOINT_NAME_PREFIX))
         newer = newer or tuple(Step(int(of)) for of in passed if int(of) > own)
     by = CodeApproval((config.optimizer,))
-    found = step_in_checkpoint(chosen, lazily=lazily, by=by)
-    # An audit may have failed since it was written.
-    basis = dict.fromkeys((*doubts_of(run, found.snapshot.step), *found.assumed))
-    found = replace(
-        found,
-        assumed=tuple(basis),
-        stored_state=found.stored_state and replace(found.stored_state, assumed=tuple(basis)),
-        observed_files=observed_files_of(run),
-        newer_tainted=newer,
-    )
+    found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
+    found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
     return untainted(found, allowed=allow_tainted)
 
 
@@ -389,12 +384,14 @@ def step_in_checkpoint(
     *,
     lazily: bool = False,
     by: CodeApproval = NO_APPROVAL,
+    run: Path | None = None,
 ) -> FoundStep:
     """The step in a checkpoint folder, or in the folder that `latest` names in a folder of
     checkpoints.
 
     step: this step in place of `latest`. where: the source's name in messages. lazily: the caller
-    verifies the tensors when it writes them (`FoundStep.expected`). by: code that may be run.
+    verifies the tensors when it writes them (`FoundStep.expected`). by: code that may be run. run:
+    a run directory, whose audits count if it saved the checkpoint.
     Raises StateError if there is no such step or it is damaged.
     """
     if step is not None and (folder / f"step-{step}").is_dir():
@@ -406,8 +403,9 @@ def step_in_checkpoint(
     kept = checkpoint_save.load(folder, lazily=lazily)
     taken = checkpoint_save.snapshot_in(folder, kept)
     taken = replace(taken, optimizer=by.stated(taken.optimizer))
-    own = trainer_state_as_saved(kept, taken, manifest.assumed)
-    return FoundStep(taken, where or str(folder), manifest.assumed, kept.expected, own)
+    basis = basis_of(folder, manifest, run)  # an audit may have failed since it was written
+    own = trainer_state_as_saved(kept, taken, basis)
+    return FoundStep(taken, where or str(folder), basis, kept.expected, own)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:

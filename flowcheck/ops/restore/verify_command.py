@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_WITHOUT_MANIFEST,
 )
 from flowcheck.ops.console_output import print_line
+from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.interrupted_output import interrupted_output_reason
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     FileFault,
@@ -40,15 +41,18 @@ SHOWN = 8
 """Faults that are listed; more are counted. A choice of layout."""
 
 
-def run(path: Path, *, as_json: bool) -> int:
+def run(path: Path, *, chain: Path | None = None, as_json: bool) -> int:
     """Verifies an output and prints the differences from its manifest. Returns the exit code, 0 if
-    there are none. Raises StateError if the output has no manifest."""
+    there are none. chain: a run directory, whose audits count if it saved the output. Raises
+    StateError if the output has no manifest."""
     output = output_at(path)
     if not manifest_path(output).is_file() and (told := interrupted_output_reason(output)):
         raise StateError(told)
     manifest = load_manifest(output)
     faults = verify_files(output if output.is_dir() else output.parent, manifest)
     more = unlisted_files(output, manifest)
+    basis = basis_of(output, manifest, chain)
+    manifest = msgspec.structs.replace(manifest, assumed=basis)
     if as_json:
         print(
             msgspec.json.encode(

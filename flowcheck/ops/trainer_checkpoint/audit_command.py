@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STEP_NOT_RECORDED,
     STEP_UNKNOWN,
 )
+from flowcheck.findings.catalog.file_audits import ONLY_COMPARED
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import run_option
 from flowcheck.messages import AuditRecord
@@ -76,15 +77,24 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
             "others": found.not_compared,
             "settings": found.settings.differing,
             "notes": found.settings.notes,
+            "heal": ONLY_COMPARED() if _would_heal(where, found) else None,
         }
         print(msgspec.json.encode(result).decode())
     else:
         _print(found, file, line.evidence)
+        if _would_heal(where, found):
+            print_line(f"  {ONLY_COMPARED()}")
+            print_line(f"  {ONLY_COMPARED().remedy}")
         if found.differences and not found.settings.differing:
             command = f"flowcheck base {shlex.quote(str(file))}{run_option(root)}"
             goes_on = f"to continue from the trainer's own state, run: `{command}`"
             print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
     return 0 if found.passed else DIFFERENT
+
+
+def _would_heal(where: RunDir, found: bitwise_audit.Audit) -> bool:
+    """Whether a command that changes the replica would make tainted elements exact by the file."""
+    return found.passed and found.tainted_elements > 0 and where.replica.exists()
 
 
 def evidence_in(

@@ -105,6 +105,25 @@ def doubts_of(run: RunDir, step: Step | None = None) -> tuple[Finding, ...]:
     return () if doubt is None else (doubt,)
 
 
+def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
+    """What the audits say of a checkpoint of this step that the run saved, also before the audit
+    that failed. A base ends the doubt from its own step on: steps before it rest on the state that
+    it replaced."""
+    lines = [record for record in _lines_of(run.audits) if record is not None]
+    bases = [number for number, record in enumerate(lines) if record.base]
+    later = len(lines)
+    for at in reversed(bases):
+        if lines[at].step <= step:
+            break
+        later = at
+    else:
+        at = 0
+    if later == len(lines):
+        return doubts_of(run, step)
+    doubt = history_of(lines[at:later]).doubt_of(step)
+    return () if doubt is None else (doubt,)
+
+
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
     return next((one for one in findings if one.is_any_of(DOUBTED)), None)

@@ -55,6 +55,11 @@ class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the first tensor, or setting, that differs."""
     why: tuple[Finding, ...] = ()
     """What differs, or why the file was not compared."""
+    heal: Finding | None = None
+    """What came of healing the replica's tainted elements by its values; None: it was not tried, as
+    there was nothing to heal."""
+    healed_elements: int = 0
+    """Elements of the parameters that are exact by its values."""
 
 
 def parse_audited_file(line: bytes) -> AuditedFile | None:

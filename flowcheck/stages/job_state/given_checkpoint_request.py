@@ -36,7 +36,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.replica.element_patch import ElementPatch
 from flowcheck.stages.job_state import earlier_run_directories
-from flowcheck.stages.job_state.lifecycle_record_reader import update_part_of
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     RequestAnswer,
@@ -80,6 +80,7 @@ def _submit(
     *,
     after: int = 0,
     asked_bytes: int = 0,
+    incarnation: int = 0,
 ) -> str:
     request = CheckpointRequest(
         id=uuid.uuid4().hex,
@@ -89,6 +90,7 @@ def _submit(
         source=source,
         after=after,
         asked_bytes=asked_bytes,
+        incarnation=incarnation,
     )
     with _locked(run) as alone:
         if not alone or is_asked(run):
@@ -105,16 +107,25 @@ def _submit(
 
 
 def submit_patch(
-    run: RunDir, step: Step, patch: ElementPatch, source: str, *, asked_bytes: int = 0
+    run: RunDir,
+    step: Step,
+    patch: ElementPatch,
+    source: str,
+    *,
+    asked_bytes: int = 0,
+    incarnation: int | None = None,
 ) -> str:
     """Asks the updater to heal tainted elements with the trainer's values at a step. One later than
     the replica's waits until the replica is there. Returns the request's identifier.
 
     source: the trainer's file, or the address of its hook, for people; asked_bytes: as
-    CheckpointRequest has it. Raises StateError where another request waits.
+    CheckpointRequest has it; incarnation: of the job that made the values, None: the one that is
+    followed now. Raises StateError where another request waits.
     """
+    number = incarnation_of(run).number if incarnation is None else incarnation
     held: dict[str, np.ndarray] = {ELEMENTS: patch.elements, **patch.parts}
-    return _submit(run, RequestKind.PATCH, step, held, source, asked_bytes=asked_bytes)
+    own = run, RequestKind.PATCH, step, held, source
+    return _submit(*own, asked_bytes=asked_bytes, incarnation=number)
 
 
 def read_patch(run: RunDir, request: CheckpointRequest) -> ElementPatch:

@@ -131,6 +131,9 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     """For a base: how many steps the job took from joining it up to this one, inclusive."""
     asked_bytes: int = 0
     """For a patch: bytes that the trainer sent for it; 0: it is from a file that was there."""
+    incarnation: int = 0
+    """For a patch: the incarnation of the job that it is of, whose later one may make other steps
+    of the same number; 0: of any."""
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):

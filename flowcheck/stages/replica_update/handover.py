@@ -7,13 +7,17 @@ record, written last, commits it.
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.job_restarts import (
+    ELEMENTS_HEALED,
+    ELEMENTS_STAY_TAINTED,
     NOT_FOLLOWED,
     OTHER_KIND,
     OTHER_PARAMETERS,
@@ -28,14 +32,18 @@ from flowcheck.findings.catalog.job_restarts import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.element_ranges import count_elements
 from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.taint import tainted_elements
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
+from flowcheck.stages.job_state.heal_log import HealRecord
 from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
+from flowcheck.stages.replica_update.healing import record_heal
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -43,8 +51,22 @@ from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
 
+class _Comparison(NamedTuple):
+    """What a later incarnation's initial weights show."""
+
+    step: Step | None
+    """The step that it went on from; None: no step matches."""
+    why: Finding | None
+    """Why no step matches."""
+    waits: bool = False
+    """Whether a base would help."""
+    weights: np.ndarray | None = None
+    """The initial weights as the replica's parameters, where there is a step."""
+
+
 class Handover:
-    """Compares a successor's initial weights with the replica's whole versions, by bytes."""
+    """Compares a successor's initial weights with the replica's whole versions, by bytes. Tainted
+    elements of a version are not compared: they take the successor's parameters."""
 
     def __init__(self, run: RunDir, config: JobConfig, lifecycle: UpdateLifecycle) -> None:
         self._run, self._config, self._lifecycle = run, config, lifecycle
@@ -79,25 +101,55 @@ class Handover:
         """
         followed = self._lifecycle.record().incarnation
         number = followed.number
-        step, why, waits = self._compared(replica)
-        if step is None:
+        step, why, waits, weights = self._compared(replica)
+        if step is None or weights is None:
             assert why is not None
             return self._unknown(replica, source, anchors, iterations, why, waits=waits)
         newest = replica.step
         if followed.step is not None:
             self._hand_over(source, anchors, followed.iteration_of(step, iterations))
         replica.go_back(step)
-        records.forget_after(step, number)
-        records.record_broadcast_audit(step, number + 1)
+        tainted = tainted_elements(replica.tainted)
+        records.record_broadcast_audit(step, number + 1, tainted_elements=tainted)
+        # The line of a step that changes goes first: it is written anew even behind a kill.
+        records.forget_after(Step(step - 1) if tainted else step, number)
+        healed = self._take_weights(replica, records, weights, number + 1) if tainted else 0
+        if records.last_step() < step:
+            records.write(replica, 0.0, None)
         successor = self._offered
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.auxiliary_weights.name
         store_broadcast_buffers(self._run, self._config, job, sent, step=step)
         verdict = RestartVerdict(number=number, step=step, iterations=source.applied_iteration)
         self._lifecycle.write_verdict(verdict)
+        what = WENT_ON(number=number + 1, step=step)
         if newest > step:
-            return WENT_BACK(number=number + 1, step=step, newest=newest)
-        return WENT_ON(number=number + 1, step=step)
+            what = WENT_BACK(number=number + 1, step=step, newest=newest)
+        if not tainted:
+            return what
+        return (ELEMENTS_HEALED if healed else ELEMENTS_STAY_TAINTED)(what=what, elements=tainted)
+
+    def _take_weights(
+        self, replica: Replica, records: StepLog, weights: np.ndarray, number: int
+    ) -> int:
+        """The replica's tainted elements take the parameters that incarnation `number` began with.
+        Returns how many are exact since. A kill behind this makes it run again, or leaves nothing
+        that it would heal."""
+        healed = count_elements(replica.take_weights(weights))
+        if healed:
+            record_heal(
+                self._run,
+                records,
+                HealRecord(
+                    time_ns=time.time_ns(),
+                    step=replica.step,
+                    source=f"the start-up broadcast of incarnation {number}",
+                    request=f"incarnation-{number}",
+                    at=replica.step,
+                    elements=healed,
+                ),
+            )
+        return healed
 
     def _hand_over(
         self, source: GradientSource, anchors: AnchorReplay, iteration: Iteration
@@ -139,36 +191,37 @@ class Handover:
         self._lifecycle.write_verdict(verdict)
         return what
 
-    def _compared(self, replica: Replica) -> tuple[Step | None, Finding | None, bool]:
-        """The step whose parameters the later incarnation began with; or why no step matches, and
-        whether a base would help."""
+    def _compared(self, replica: Replica) -> _Comparison:
+        """The step whose parameters the later incarnation began with."""
         folder = self._offered
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
         known = known_training(self._run)
         if job.kind is not known.kind:
-            return None, OTHER_KIND(), False
+            return _Comparison(None, OTHER_KIND())
         gathered = None
         try:
             if job.kind is FollowedData.PARAMETERS:
                 gathered, _ = parameter_placement(self._run, job, self._config)
             layout = layout_of(job, self._config) if gathered is None else gathered.layout
         except StateError as error:
-            return None, error.finding, False
+            return _Comparison(None, error.finding)
         if layout != replica.layout:
-            return None, OTHER_PARAMETERS(), False
+            return _Comparison(None, OTHER_PARAMETERS())
         if (job.has_usage_map, job.unused_parameters) != (
             known.has_usage_map,
             known.unused_parameters,
         ):
-            return None, OTHERWISE_USED(), False
+            return _Comparison(None, OTHERWISE_USED())
         if job.awaits_base:
-            return None, REJOINED_AFTER_GAP(), True
+            return _Comparison(None, REJOINED_AFTER_GAP(), waits=True)
         weights = np.fromfile(folder / self._run.weights.name, np.uint8)
         if gathered is not None:
             weights = gathered.parameters(weights)
-        weights = weights.view(layout.numpy_dtype)
-        step = replica.step_of_weights(layout.memory_order(weights))
-        return step, WEIGHTS_OF_NO_STEP(replica.versions), gathered is None
+        weights = layout.memory_order(weights.view(layout.numpy_dtype))
+        step = replica.step_of_weights(weights)
+        if step is not None:
+            return _Comparison(step, None, weights=weights)
+        return _Comparison(None, WEIGHTS_OF_NO_STEP(replica.versions), waits=gathered is None)
 
     def _set_aside(self, replica: Replica) -> str:
         """Writes a checkpoint of the replica to the run directory; overwrites nothing there."""

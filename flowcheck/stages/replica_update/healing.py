@@ -13,7 +13,10 @@ from functools import partial
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.job_restarts import STATE_NOT_KNOWN
+from flowcheck.findings.catalog.job_restarts import (
+    STATE_NOT_KNOWN,
+    VALUES_OF_EARLIER_INCARNATION,
+)
 from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED, HEALING_REFUSED
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_ranges import count_elements
@@ -25,6 +28,7 @@ from flowcheck.stages.job_state.given_checkpoint_request import (
     refuse_request,
 )
 from flowcheck.stages.job_state.heal_log import HealRecord, read_heal_records
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.step_log import StepLog
@@ -53,7 +57,9 @@ def take_patch(
     """
     done = next((one for one in read_heal_records(run) if one.request == request.id), None)
     if done is None:
-        why, healed = (STATE_NOT_KNOWN(), 0) if waits else _heal(run, replica, records, request)
+        why, healed = _why_not(run, request, waits=waits), 0
+        if why is None:
+            why, healed = _heal(run, replica, records, request)
         done = HealRecord(
             time_ns=time.time_ns(),
             step=request.step,
@@ -65,8 +71,7 @@ def take_patch(
             asked_bytes=request.asked_bytes,
             refused=why,
         )
-        told = partial(append_line, run.heals, msgspec.json.encode(done), LINES_BYTES)
-        records.unwritten.attempt(told, lines=0)
+        record_heal(run, records, done)
     if done.refused is not None:
         say(HEALING_REFUSED(source=done.source, reason=done.refused))
         refuse_request(lifecycle, request, done.at, done.refused)
@@ -76,6 +81,21 @@ def take_patch(
     lifecycle.answer(request, done.at)
     clear_request(run, request)
     return True
+
+
+def _why_not(run: RunDir, request: CheckpointRequest, *, waits: bool) -> Finding | None:
+    """Why the values may not be taken, whatever they are."""
+    if waits:
+        return STATE_NOT_KNOWN()
+    if request.incarnation not in (0, incarnation_of(run).number):
+        return VALUES_OF_EARLIER_INCARNATION(step=request.step, number=request.incarnation)
+    return None
+
+
+def record_heal(run: RunDir, records: StepLog, heal: HealRecord) -> None:
+    """Adds a line to heals.jsonl, as far as the disk has room."""
+    told = partial(append_line, run.heals, msgspec.json.encode(heal), LINES_BYTES)
+    records.unwritten.attempt(told, lines=0)
 
 
 def _heal(

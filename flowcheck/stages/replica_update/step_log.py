@@ -166,10 +166,17 @@ class StepLog:
                 if old.read(len(lines)) == lines:
                     old.truncate(len(lines))
 
-    def record_broadcast_audit(self, step: Step, number: int) -> None:
-        """Records that the trainer's own parameters, as broadcast, were equal bit for bit."""
+    def record_broadcast_audit(self, step: Step, number: int, *, tainted_elements: int = 0) -> None:
+        """Records that the trainer's own parameters, as broadcast, were equal bit for bit.
+        tainted_elements: those that were not compared."""
         file = f"the start-up broadcast of incarnation {number}"
-        line = AuditRecord(step=step, passed=True, file=file, tensors=self._tensors)
+        line = AuditRecord(
+            step=step,
+            passed=True,
+            file=file,
+            tensors=self._tensors,
+            tainted_elements=tainted_elements,
+        )
         encoded = msgspec.json.encode(line)
         log = self._run.audits
         lines = log.read_bytes().splitlines() if log.exists() else []

@@ -20,7 +20,7 @@ from flowcheck.replica.optimizer.state_sections import describe_sections, named_
 from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import Description
-from flowcheck.replica.taint import TaintedRange
+from flowcheck.replica.taint import TaintedRange, tainted_elements
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
@@ -83,6 +83,11 @@ class Audit:
     tainted_elements: int = 0
     """Elements of the compared tensors that rest on bytes which no mirror brought: not compared.
     Where only digests of the step are kept, all elements of their tensors."""
+    compared_parameters: int = 0
+    """Parameters of which elements were compared: all but those without an untainted element, or
+    with a tainted one where only digests of the step are kept."""
+    by_digests: bool = False
+    """True: only digests of the step are kept."""
 
     @property
     def equal(self) -> bool:
@@ -116,7 +121,14 @@ def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
         if (d := _difference(name, own, new, taint.of(name, new))) is not None
     ]
     audit = _audit(template, len(pairs), found, snapshot.optimizer)
-    return replace(audit, tainted_elements=taint.met)
+    return replace(
+        audit,
+        tainted_elements=taint.met,
+        compared_parameters=sum(
+            tainted_elements({p.name: snapshot.tainted.get(p.name, ())}) < p.elements
+            for p in snapshot.layout.parameters
+        ),
+    )
 
 
 class _Taint:
@@ -175,7 +187,12 @@ def audit_digests(
     ]
     audit = _audit(template, len(own), differ, optimizer)
     uncompared = sum(one.array.size for one in own if one.name in left_out)
-    return replace(audit, tainted_elements=uncompared)
+    return replace(
+        audit,
+        tainted_elements=uncompared,
+        compared_parameters=sum(p.name not in tainted for p in layout.parameters),
+        by_digests=True,
+    )
 
 
 class ComparableTensor(NamedTuple):

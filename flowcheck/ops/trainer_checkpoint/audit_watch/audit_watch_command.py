@@ -112,7 +112,7 @@ def _print(file: AuditedFile) -> None:
         said += f", bit for bit: {file.tensors} tensors"
         said += "" if file.optimizer else " (no optimizer state in it)"
     print_line(f"{file.file}: {step}{said}")
-    for one in file.why:
+    for one in (*file.why, *((file.heal,) if file.heal is not None else ())):
         print_line(f"  {one}")
 
 
@@ -121,6 +121,7 @@ def _summarize(
 ) -> None:
     counts, history = count_outcomes(files), audit_history_of(where)
     before = sum(map(_was_before, files))
+    healed = sum(file.healed_elements for file in files)
     doubt = history.doubt_of()
     if as_json:
         result: dict[str, Any] = {
@@ -128,6 +129,7 @@ def _summarize(
             "folder": str(settings.folder),
             "files": counts,
             "there_before": before,
+            "healed_elements": healed,
             "steps": _by_step(files),
             "equal_step": history.equal_step,
             "failed_step": None if history.failed is None else history.failed.step,
@@ -139,6 +141,7 @@ def _summarize(
         return
     told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     rest = f" ({before} were there before)" if before else ""
+    rest += f"; {healed:,} elements healed" if healed else ""
     print_line(f"{settings.folder}: {told}{rest}")
     for one in (*history.damaged, *((doubt,) if doubt is not None else ())):
         print_line(f"  {one}")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
 from flowcheck.findings.catalog.file_audits import (
@@ -23,11 +25,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, stamp_of
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal, with_heal
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
-from flowcheck.vault.audit.bitwise_audit import Audit
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 _NAMED_STEP = re.compile(
@@ -57,33 +60,43 @@ def named_step(path: Path, folder: Path) -> Step | None:
 
 def audit_file(
     where: RunDir, folder: Path, one: Candidate, earlier: Sequence[AuditedFile]
-) -> AuditedFile | NotYet:
-    """Compares a file, and writes the audit down for the replica. earlier: files of the same
-    folder that were compared before. Runs no code from the file. Raises OSError if the audit
-    cannot be written down."""
+) -> AuditedFile | NotYet | FileHeal:
+    """Compares a file, and writes the audit down for the replica. Where it is equal and elements of
+    its step are tainted, its values heal them. earlier: files of the same folder that were compared
+    before. Runs no code from the file. Raises OSError if the audit cannot be written down."""
     named = named_step(one.path, folder)
     try:
         own, template = _read(where, one.path, named)
     except (FlowCheckError, OSError) as error:
-        return unread_file(folder, one, _finding_of(error))
+        return file_line(folder, one, _finding_of(error))
     if stamp_of(one) != one.stamp:
-        return unread_file(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
+        return file_line(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
     if _states_are_unnamed(template):
-        return unread_file(folder, one, STATES_UNNAMED(), step=template.step)
+        return file_line(folder, one, STATES_UNNAMED(), step=template.step)
     at = _newest(own)
     if at is not None and template.step > at:
         return NotYet(template.step, at)
+    incarnation = incarnation_of(own).number
     try:
         found = audits.compare_with_replica(own, template, one.path)
     except (FlowCheckError, OSError) as error:
         return _not_comparable(own, folder, one, template, _finding_of(error))
     why = audits.evidence_in(own, template, found)
     audits.append_audit_line(own, found, one.path, template, why)
+    line = file_line(
+        folder,
+        one,
+        outcome=FileOutcome.EQUAL,
+        step=template.step,
+        tensors=found.tensors,
+        optimizer=_has_state(template),
+        tensor=found.first_difference,
+    )
     if not found.passed:
-        return _line(folder, one, FileOutcome.DIFFERS, template, found, why)
+        return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
-        return _line(folder, one, FileOutcome.STALE, template, found, (wrong,))
-    return _line(folder, one, FileOutcome.EQUAL, template, found)
+        return msgspec.structs.replace(line, outcome=FileOutcome.STALE, why=(wrong,))
+    return with_heal(own, template, found, line, incarnation=incarnation)
 
 
 def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, CheckpointTemplate]:
@@ -132,10 +145,10 @@ def _not_comparable(
         )
         audits.append_record(where, where.audits, record)
         differs = FileOutcome.DIFFERS
-        return unread_file(folder, one, why, step=template.step, outcome=differs, tensor=tensor)
+        return file_line(folder, one, why, step=template.step, outcome=differs, tensor=tensor)
     if why.is_any_of(STEP_NOT_RECORDED):
         why = STEP_GONE(template.step)
-    return unread_file(folder, one, why, step=template.step)
+    return file_line(folder, one, why, step=template.step)
 
 
 def _wrong_file(
@@ -177,16 +190,17 @@ def _finding_of(error: FlowCheckError | OSError) -> Finding:
     return ERROR_TEXT(kind=type(error).__name__, text=str(error))
 
 
-def unread_file(
+def file_line(
     folder: Path,
     one: Candidate,
-    why: Finding,
-    *,
-    step: Step | None = None,
+    *why: Finding,
     outcome: FileOutcome = FileOutcome.NOT_COMPARED,
+    step: Step | None = None,
+    tensors: int = 0,
+    optimizer: bool = False,
     tensor: str | None = None,
 ) -> AuditedFile:
-    """The line of a file that no comparison of tensors was made for."""
+    """The line of a file, with the time now. The arguments are as AuditedFile has them."""
     return AuditedFile(
         time_ns=time.time_ns(),
         folder=str(folder),
@@ -194,28 +208,8 @@ def unread_file(
         stamp=one.stamp,
         outcome=outcome,
         step=step,
+        tensors=tensors,
+        optimizer=optimizer,
         tensor=tensor,
-        why=(why,),
-    )
-
-
-def _line(
-    folder: Path,
-    one: Candidate,
-    outcome: FileOutcome,
-    template: CheckpointTemplate,
-    found: Audit,
-    why: tuple[Finding, ...] = (),
-) -> AuditedFile:
-    return AuditedFile(
-        time_ns=time.time_ns(),
-        folder=str(folder),
-        file=str(one.path),
-        stamp=one.stamp,
-        outcome=outcome,
-        step=template.step,
-        tensors=found.tensors,
-        optimizer=_has_state(template),
-        tensor=found.first_difference,
         why=why,
     )

@@ -24,6 +24,7 @@ from flowcheck.findings.catalog.file_audits import (
     TOO_MANY_ENTRIES,
     VANISHED,
 )
+from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint.audit_watch import candidates
@@ -31,8 +32,9 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import (
     NotYet,
     audit_file,
-    unread_file,
+    file_line,
 )
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal
 from flowcheck.stages.job_state.audited_files import (
     AuditedFile,
     FileOutcome,
@@ -64,6 +66,14 @@ class _Waiting:
 
 
 @dataclass(slots=True)
+class _Healing:
+    """A file that was compared, and whose values the updater has not taken yet."""
+
+    heal: FileHeal
+    since_s: float
+
+
+@dataclass(slots=True)
 class FolderWatch:
     """One watch of one folder, for one run."""
 
@@ -80,6 +90,7 @@ class FolderWatch:
     _done: set[tuple[str, str]] = field(default_factory=set)
     """(path, stamp) of everything that is not looked at again."""
     _waiting: dict[Path, _Waiting] = field(default_factory=dict)
+    _healing: list[_Healing] = field(default_factory=list)
     _said: set[Finding] = field(default_factory=set)
 
     def begin(self, since_ns: int | None = None) -> None:
@@ -102,11 +113,11 @@ class FolderWatch:
         for one in self._look():
             key = (str(one.path), one.stamp)
             if key in killers:
-                self._take(unread_file(self._folder, one, KILLED_THE_WATCH(DEATHS_MAX)))
+                self._take(file_line(self._folder, one, KILLED_THE_WATCH(DEATHS_MAX)))
                 continue
             before = (since_ns is None or one.time_ns < since_ns) and not _is_none(one)
             if before and key not in self._done and not (files or self.settings.existing):
-                self._take(unread_file(self._folder, one, THERE_BEFORE()))
+                self._take(file_line(self._folder, one, THERE_BEFORE()))
 
     def turn(self, stopping: Callable[[], bool] = lambda: False) -> float:
         """One look, and what it makes ready. Returns the seconds until the next look. stopping:
@@ -114,6 +125,9 @@ class FolderWatch:
         begun_s = time.monotonic()
         self._note(self._look())
         lasted_s = time.monotonic() - begun_s
+        for healing in list(self._healing):
+            if not stopping():
+                self._heal(healing)
         for waiting in list(self._waiting.values()):
             if stopping():
                 break
@@ -122,7 +136,7 @@ class FolderWatch:
             except OSError as error:
                 if not is_disk_full(error):
                     raise
-                self._say_once(NO_ROOM(file=waiting.one.path, folder=self.where.root))
+                self._say_no_room(waiting.one.path)
                 break  # it is taken at a later look
         return max(self.settings.interval_s, lasted_s * LOOK_SHARE)
 
@@ -132,11 +146,13 @@ class FolderWatch:
         deadline_s = time.monotonic() + limit_s
         pause_s = min(self.settings.interval_s, limit_s / 8)
         self.turn()
-        while self._waiting and time.monotonic() < deadline_s:
+        while (self._waiting or self._healing) and time.monotonic() < deadline_s:
             Event().wait(pause_s)
             self.turn()
         for waiting in list(self._waiting.values()):
             self._give_up(waiting, limit_s)
+        for healing in list(self._healing):
+            self._heal(healing, last=True)
 
     @property
     def _folder(self) -> Path:
@@ -162,10 +178,13 @@ class FolderWatch:
             self._said.add(told)
             self.warn(told)
 
+    def _say_no_room(self, file: Path) -> None:
+        self._say_once(NO_ROOM(file=file, folder=self.where.root))
+
     def _note(self, found: tuple[Candidate, ...]) -> None:
         now_s = time.monotonic()
         for path in self._waiting.keys() - {one.path for one in found}:
-            self._take(unread_file(self._folder, self._waiting[path].one, VANISHED()))
+            self._take(file_line(self._folder, self._waiting[path].one, VANISHED()))
         for one in found:
             if (str(one.path), one.stamp) in self._done:
                 continue
@@ -188,7 +207,7 @@ class FolderWatch:
             return  # it is gone at the next look
         if unfinished is not None:
             return self._expire(waiting)
-        self._write(unread_file(self._folder, one, STILL_CHANGES(), outcome=FileOutcome.READING))
+        self._write(file_line(self._folder, one, STILL_CHANGES(), outcome=FileOutcome.READING))
         told = audit_file(self.where, self._folder, one, self._earlier[-EARLIER_MAX:])
         if isinstance(told, NotYet):
             if told.step is None:
@@ -196,7 +215,30 @@ class FolderWatch:
             elif waiting.ahead is None or waiting.ahead.at != told.at:
                 waiting.ahead, waiting.since_s = told, time.monotonic()
             return None
+        if isinstance(told, FileHeal):
+            # From here on the file itself is not needed: it may be removed, or change.
+            self._done.add((str(one.path), one.stamp))
+            del self._waiting[one.path]
+            healing = _Healing(told, time.monotonic())
+            self._healing.append(healing)
+            return self._heal(healing)
         return self._take(told)
+
+    def _heal(self, healing: _Healing, *, last: bool = False) -> None:
+        """Gives a file's values to the updater. While that takes another request they wait for the
+        next look. last: there is none."""
+        told = healing.heal.attempt()
+        waited_s = time.monotonic() - healing.since_s
+        if told is None and (last or waited_s > self.settings.wait_s):
+            told = healing.heal.failed(ANOTHER_REQUEST(healing.heal.run.root))
+        if told is not None:
+            self._healing.remove(healing)
+            try:
+                self._take(told)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._say_no_room(Path(told.file))
 
     def _reached(self, ahead: NotYet) -> bool:
         from flowcheck.replica.state_file.file_header import peek_versions
@@ -214,17 +256,20 @@ class FolderWatch:
         one = waiting.one
         if (ahead := waiting.ahead) is not None:
             why = STEP_NOT_REACHED_YET(step=ahead.step, at=ahead.at, limit_s=limit_s)
-            return self._take(unread_file(self._folder, one, why, step=ahead.step))
+            return self._take(file_line(self._folder, one, why, step=ahead.step))
         try:
             reason = candidates.unfinished_reason(one) or STILL_CHANGES()
         except OSError:
-            return self._take(unread_file(self._folder, one, VANISHED()))
+            return self._take(file_line(self._folder, one, VANISHED()))
         why = NOT_WHOLE(why=reason, limit_s=limit_s)
-        return self._take(unread_file(self._folder, one, why))
+        return self._take(file_line(self._folder, one, why))
 
     def _take(self, file: AuditedFile) -> None:
-        self._done.add((file.file, file.stamp))
-        self._waiting.pop(Path(file.file), None)
+        key = (file.file, file.stamp)
+        self._done.add(key)
+        waiting = self._waiting.get(Path(file.file))
+        if waiting is not None and waiting.one.stamp == file.stamp:
+            del self._waiting[waiting.one.path]
         self.taken.append(file)
         if file.outcome in COMPARED:
             self._earlier.append(file)

@@ -1,0 +1,61 @@
+"""What the audits of a run say of a checkpoint that it saved.
+
+A checkpoint states what was known when it was written. An audit that fails later is written to the
+run alone: it reaches the checkpoint only where the run is known, by its name or because the
+checkpoint lies in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.finding import Finding
+from flowcheck.replica.checkpoint_files.manifest import Manifest
+from flowcheck.stages.job_state.audit_history import saved_doubts_of
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.vault.persist.storage_target import local_path
+
+
+def basis_of(checkpoint: Path, manifest: Manifest, run: Path | None = None) -> tuple[Finding, ...]:
+    """What a checkpoint rests on: as its manifest has it, and by the audits since, as far as they
+    can be read. run: the run directory that the user names; it counts if its settings name the
+    checkpoint's folder."""
+    found: list[Finding] = []
+    for own in _runs_of(checkpoint, run):
+        with suppress(FlowCheckError, OSError):
+            found += saved_doubts_of(own, manifest.step)
+    return tuple(dict.fromkeys((*found, *manifest.assumed)))
+
+
+def _runs_of(checkpoint: Path, named: Path | None) -> Iterator[RunDir]:
+    """The run directories, one of each job, that saved it."""
+    place = checkpoint.absolute().resolve()
+    around = next((folder for folder in place.parents if _is_run(folder)), None)
+    for root in {folder for folder in (named, around) if folder is not None and _is_run(folder)}:
+        # One that is somebody else's, or damaged, tells nothing here.
+        with suppress(FlowCheckError, OSError):
+            for own in all_run_dirs(RunDir(root)):
+                saves_there = any(at == place or at in place.parents for at in _folders(own))
+                if saves_there or own.root.resolve() == around:
+                    yield own
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return is_run(folder)
+    except OSError:
+        return False
+
+
+def _folders(run: RunDir) -> Iterator[Path]:
+    """Where a run saves checkpoints on this machine, beside its own directory."""
+    config = run.settings()
+    if config.checkpoint is not None:
+        yield Path(config.checkpoint).absolute().resolve()
+    if config.persist is not None and config.persist.is_local:
+        yield local_path(config.persist.target).absolute().resolve()
