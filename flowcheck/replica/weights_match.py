@@ -32,6 +32,7 @@ def equal_outside(
         return np.array_equal(own, other)
     [section] = [s for s in description.sections if s.name == state_section_names.PARAMETERS]
     runs = byte_runs(description, section, tainted)
+    runs = runs[np.argsort(runs[:, 0], kind="stable")]  # parameters of several types lie otherwise
     starts = np.append(0, runs[:, 1]).tolist()
     stops = np.append(runs[:, 0], own.size).tolist()
     return compared > 0 and all(
