@@ -26,7 +26,14 @@ from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.replica_state_errors import TAINT_UNREADABLE
 from flowcheck.findings.catalog.restored_state import NAMES, NAMES_AND_MORE, TAINTED_ELEMENTS
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.element_ranges import Ranges, difference, intersection, merged, union
+from flowcheck.replica.element_ranges import (
+    Ranges,
+    difference,
+    intersection,
+    merged,
+    no_ranges,
+    union,
+)
 from flowcheck.replica.param_layout import Layout, dtype_size_bytes
 from flowcheck.replica.state_file.file_header import Commit
 
@@ -181,6 +188,7 @@ class TaintLog:
         self._path = _path(replica)
         self.losses = read_losses(replica)
         self._known: tuple[list[Loss], TaintedRanges] = [], {}
+        self._elements: tuple[list[Loss], Ranges] = [], no_ranges()
 
     def at(self, step: int, layout: Layout) -> TaintedRanges:
         """The taint of a whole step of the replica."""
@@ -190,8 +198,11 @@ class TaintLog:
         return self._known[1]
 
     def elements_at(self, step: int) -> Ranges:
-        """The tainted elements of a whole step."""
-        return elements_of_losses(self.losses, step)
+        """The tainted elements of a whole step; the same array while nothing changes."""
+        own = [loss for loss in self.losses if loss.is_in(step)]
+        if own != self._elements[0]:
+            self._elements = own, elements_of_losses(own, step)
+        return self._elements[1]
 
     def missing_of(self, step: int) -> Ranges:
         """What a step lacked that was made before, and is made again."""

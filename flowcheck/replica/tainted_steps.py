@@ -27,7 +27,7 @@ from flowcheck._core import lib
 from flowcheck.atomic_write import atomic_path, write_all_at
 from flowcheck.errors import DECODE_ERRORS, is_disk_full
 from flowcheck.private_files import open_private
-from flowcheck.replica.element_ranges import Ranges, cut_at
+from flowcheck.replica.element_ranges import Ranges, count_elements, cut_at, no_ranges
 from flowcheck.replica.optimizer_step.c_kernel_args import STEP_ROW
 from flowcheck.replica.optimizer_step.c_kernel_pass import ITEM, StepArguments, step_pieces
 from flowcheck.replica.optimizer_step.cuda_kernel_choice import STEP_DOUBLES
@@ -37,6 +37,9 @@ SUFFIX = ".tainted-steps"
 BYTES_MAX = 64 << 20
 """Bytes that the file may take. A choice: of 1,000 tainted elements in one parameter it holds some
 ten thousand steps."""
+ELEMENTS_MAX = 1 << 19
+"""Most tainted elements whose steps are recorded. A choice: more cost each step more than it takes
+itself, and where so much was lost a whole checkpoint heals better."""
 ROUNDING_TURN = 2048
 """Elements of a tensor after which the pattern repeats by which a CUDA kernel rounds some of them
 otherwise (CUDA_TURN in dpdk_ext/step/fc_step_cuda.h)."""
@@ -81,6 +84,9 @@ class TaintedSteps:
         self._path = _path(replica)
         self._borders = np.array([p.start for p in layout.parameters], np.int64)
         self._places = _whole_records(self._path)
+        self._cut = no_ranges(), no_ranges(), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        """The tainted elements of the last record, cut at the borders of parameters, which
+        parameter each piece is of, and the place of each element."""
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -88,20 +94,24 @@ class TaintedSteps:
         return tuple(place.step for place in self._places)
 
     def record(self, step: int, elements: Ranges, arguments: StepArguments | None) -> None:
-        """To be called before the step is committed. elements: those that are tainted now; none:
-        all records go. arguments: of the step, whose gradient is still there; None: torch made it,
-        and no record of an earlier step is of use any more."""
-        if arguments is None or not len(elements):
+        """To be called before the step is committed. elements: those that are tainted now; none, or
+        more than ELEMENTS_MAX: all records go. arguments: of the step, whose gradient is still
+        there; None: torch made it, and no record of an earlier step is of use any more."""
+        if arguments is None or not 0 < count_elements(elements) <= ELEMENTS_MAX:
             self.clear()
             return
-        pieces, owners = cut_at(elements, self._borders)
+        if elements is not self._cut[0]:
+            pieces, owners = cut_at(elements, self._borders)
+            places = [np.arange(start, stop) for start, stop in pieces.tolist()]
+            self._cut = elements, pieces, owners, np.concatenate(places)
+        _, pieces, owners, places_of_all = self._cut
         record = _Record(
             step,
             arguments.root,
             pieces.astype("<i8").tobytes(),
             arguments.table[owners].tobytes(),
             b"" if arguments.wide is None else arguments.wide[owners].tobytes(),
-            np.concatenate([arguments.gradient[start:stop] for start, stop in pieces]).tobytes(),
+            arguments.gradient.take(places_of_all).tobytes(),
         )
         self.forget_after(step - 1)
         self._append(step, msgspec.msgpack.encode(record))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.refused_as import refused_as
 
@@ -57,6 +57,7 @@ drawn_ranges = st.lists(
 ).map(lambda found: merged(np.array(sorted(found), np.int64).reshape(-1, 2)))
 
 
+@settings(deadline=None)
 @given(drawn_ranges, drawn_ranges, st.lists(st.integers(0, 70), max_size=6))
 def test_sets_of_elements(one: Ranges, other: Ranges, borders: list[int]) -> None:
     assert flat(intersection(one, other)) == flat(one) & flat(other)
