@@ -32,8 +32,8 @@ TAINTED_ELEMENTS = Entry(
     "step {since}, in {parameters}; all others are exact",
     cause="Packets of these elements' gradients were lost in a step of which the replica applied "
     "the rest.",
-    remedy="`flowcheck base FILE{this_run!o}` with the trainer's newest checkpoint makes all "
-    "elements exact again.",
+    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
+    "makes them exact by the next file, `flowcheck base FILE{this_run!o}` by the newest one.",
 )
 BUFFERS_OF_STEP = Entry("resume.buffers_of_step", "{buffers} buffers are of step {step}")
 TEMPLATE_BUFFERS = Entry(
