@@ -66,7 +66,9 @@ def load_program(instructions: bytes) -> int:
     return _bpf(PROG_LOAD, attributes, "bpf(BPF_PROG_LOAD), a classifier", log)
 
 
-def _bpf(command: int, attributes: bytes, what: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
+def _bpf(
+    command: int, attributes: bytes, what: str, log: ctypes.Array[ctypes.c_char] | None = None
+) -> int:
     number = SYSCALL_NUMBERS.get(platform.machine())
     if number is None:
         raise FlowCheckError(MIRROR_LOSS_REFUSED(what=what, error=platform.machine()))

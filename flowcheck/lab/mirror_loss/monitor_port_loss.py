@@ -1,7 +1,7 @@
 """Drops copies at a cluster's monitor port with a probability, and counts them.
 
-The filter sits where the port sends (tc's clsact, egress), so both kinds of switch and a tunnel pass
-it, and no frame between hosts does.
+The filter sits where the port sends (tc's clsact, egress), so both kinds of switch and a tunnel
+pass it, and no frame between hosts does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 
 from pyroute2 import NetlinkError
@@ -23,6 +22,7 @@ from flowcheck.lab.cluster.veth_links import index_of
 from flowcheck.lab.mirror_loss.bpf_syscalls import ArrayMap, load_program
 from flowcheck.lab.mirror_loss.drop_program import COUNTER_BYTES, RECORD_BYTES, drop_program
 from flowcheck.lab.mirror_loss.dropped_frames import DroppedFrame, decode_record
+from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
 
 LOG_ENTRIES = 1 << 16
 """Dropped copies whose first bytes are kept, 9 MB of kernel memory. A choice: a job of 1.6 million
@@ -31,28 +31,6 @@ EGRESS = 0xFFFFFFF3
 """TC_H_CLSACT with TC_H_MIN_EGRESS (linux/pkt_sched.h)."""
 PREFERENCE = 1
 """Place among the filters of the port: it is the only one."""
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorLossCount:
-    """What was dropped so far."""
-
-    probability: float
-    seed: int
-    copies: int
-    """Frames that came to the monitor port, dropped ones included."""
-    dropped: int
-    dropped_roce: int
-    """Of the dropped ones: RoCE packets with payload."""
-    dropped_payload_bytes: int
-    """Their bytes behind all headers and before padding and ICRC."""
-    not_logged: int
-    """Dropped copies beyond the log's room, of which only the number is known."""
-
-    def __str__(self) -> str:
-        said = f"dropped {self.dropped:,} of {self.copies:,} copies at the monitor port"
-        said += f" ({self.dropped_roce:,} with payload, {self.dropped_payload_bytes:,} bytes)"
-        return said + (f", {self.not_logged:,} of them not looked at" if self.not_logged else "")
 
 
 class MonitorPortLoss:
