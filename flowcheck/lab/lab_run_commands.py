@@ -79,6 +79,14 @@ def train(
             "their order at the monitor port.",
         ),
     ] = 1,
+    mirror_loss_from: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEP",
+            help="With --mirror-loss: drop copies only behind this step of the trainers, so that "
+            "the start-up is seen whole; default: from the start on.",
+        ),
+    ] = None,
     save_every: Annotated[
         int | None,
         typer.Option(
@@ -167,6 +175,7 @@ def train(
         loss=loss,
         mirror_loss=mirror_loss,
         mirror_loss_seed=mirror_loss_seed,
+        mirror_loss_from=_step(mirror_loss_from),
         save_every=save_every,
         late_join=late,
         jobs=jobs,

@@ -101,6 +101,8 @@ class LabPlan:
     mirror_loss: float = 0.0
     """Probability that a copy is dropped at the monitor port, 0 to less than 1."""
     mirror_loss_seed: int = 1
+    mirror_loss_from: Step | None = None
+    """Step of the trainers behind which copies are dropped; None: from the start on."""
     save_every: int | None = None
     """Steps between the trainer's own saves into `saves_folder`, which the chain watches; None: it
     makes none, and nothing is watched."""
@@ -124,6 +126,8 @@ class LabPlan:
             raise ConfigError("kill-at", self.kill_at, right)
         if not 0 <= self.mirror_loss < 1:
             raise ConfigError("mirror-loss", self.mirror_loss, PROBABILITY())
+        if self.mirror_loss_from is not None and self.mirror_loss_from < 1:
+            raise ConfigError("mirror-loss-from", self.mirror_loss_from, AT_LEAST_ONE())
         if self.save_every is not None and self.save_every < 1:
             raise ConfigError("save-every", self.save_every, AT_LEAST_ONE())
         for option, variable in READ_BY_TRAINERS.items():

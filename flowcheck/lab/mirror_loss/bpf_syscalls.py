@@ -14,7 +14,7 @@ from flowcheck.findings.catalog.lab_runs import MIRROR_LOSS_REFUSED
 SYSCALL_NUMBERS = {"x86_64": 321, "aarch64": 280}
 """Number of bpf() by machine (asm/unistd_64.h, asm-generic/unistd.h)."""
 # linux/bpf.h, enum bpf_cmd, bpf_map_type, bpf_prog_type.
-MAP_CREATE, MAP_LOOKUP, PROG_LOAD = 0, 1, 5
+MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, PROG_LOAD = 0, 1, 2, 5
 MAP_TYPE_ARRAY, PROG_TYPE_SCHED_CLS = 2, 3
 ATTRIBUTE_BYTES = 128
 """Size of the attributes that are passed, zeros behind what is set, which the kernel ignores
@@ -42,6 +42,13 @@ class ArrayMap:
         places = (ctypes.addressof(key), ctypes.addressof(value), 0)
         _bpf(MAP_LOOKUP, struct.pack("<IxxxxQQQ", self.fd, *places), "bpf(BPF_MAP_LOOKUP_ELEM)")
         return value.raw
+
+    def write(self, number: int, value: bytes) -> None:
+        """Replaces one value."""
+        key = ctypes.c_uint32(number)
+        given = ctypes.create_string_buffer(value, self.value_bytes)
+        places = (ctypes.addressof(key), ctypes.addressof(given), 0)
+        _bpf(MAP_UPDATE, struct.pack("<IxxxxQQQ", self.fd, *places), "bpf(BPF_MAP_UPDATE_ELEM)")
 
     def close(self) -> None:
         """Gives the map back to the kernel, which keeps it while a program uses it."""

@@ -16,6 +16,8 @@ MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, None))
 MASK = (1 << 64) - 1
 COUNTER_BYTES = 16
 """Value of the counters' map: copies, dropped copies, each u64."""
+THRESHOLD_BYTES = 8
+"""Value of the threshold's map: a copy is dropped if its hash is below this u64; 0: none is."""
 HEAD_BYTES = 128
 """First bytes of a dropped frame that are kept: Ethernet 14, IPv4 20, UDP 8, BTH 12, RETH 16, and
 50 bytes of ERSPAN's outer headers."""
@@ -32,7 +34,7 @@ MOV, MOV_IMM, ADD, ADD_IMM, MUL, XOR, RSH_IMM = 0xBF, 0xB7, 0x0F, 0x07, 0x2F, 0x
 LOAD64, LOAD32, STORE32, STORE64, STORE32_IMM = 0x79, 0x61, 0x63, 0x7B, 0x62
 ATOMIC64, FETCH_ADD = 0xDB, 0x01
 IMM64, CALL, EXIT = 0x18, 0x85, 0x95
-JUMP_EQ_IMM, JUMP_GE_IMM, JUMP_GT, JUMP_LE_IMM = 0x15, 0x35, 0x2D, 0xB5
+JUMP_EQ_IMM, JUMP_GE_IMM, JUMP_GE, JUMP_LE_IMM = 0x15, 0x35, 0x3D, 0xB5
 MAP_FD = 1  # BPF_PSEUDO_MAP_FD
 MAP_LOOKUP_HELPER, SKB_LOAD_BYTES_HELPER = 1, 26
 
@@ -83,8 +85,13 @@ def mixed(state: int) -> int:
     return state
 
 
-def drop_program(counters: int, log: int, entries: int, probability: float, seed: int) -> bytes:
-    """Instructions. counters, log: file descriptors of the maps; entries: of the log."""
+def threshold_of(probability: float) -> int:
+    """Hashes below it are dropped. probability: 0 to less than 1."""
+    return int(probability * 2**64)
+
+
+def drop_program(counters: int, threshold: int, log: int, entries: int, seed: int) -> bytes:
+    """Instructions. counters, threshold, log: file descriptors of the maps; entries: of the log."""
     make = Assembler()
     make.add(MOV, R6, R1)
     _lookup(make, counters, MOV_IMM)
@@ -94,8 +101,10 @@ def drop_program(counters: int, log: int, entries: int, probability: float, seed
     make.add(ADD_IMM, R8, value=1)
     make.add(STORE64, R10, R8, -16)
     _hash(make, mixed(seed & MASK))
-    make.constant(R1, min(MASK, max(0, int(probability * 2**64) - 1)))
-    make.jump(JUMP_GT, R9, "pass", of=R1)
+    _lookup(make, threshold, MOV_IMM)
+    make.jump(JUMP_EQ_IMM, R0, "pass")
+    make.add(LOAD64, R1, R0, 0)
+    make.jump(JUMP_GE, R9, "pass", of=R1)
     _count(make, 8)
     make.jump(JUMP_GE_IMM, R8, "drop", value=entries)
     _lookup(make, log, MOV)

@@ -20,7 +20,13 @@ from flowcheck.lab.cluster.cluster_spec import MONITOR, Cluster
 from flowcheck.lab.cluster.network_namespaces import netlink
 from flowcheck.lab.cluster.veth_links import index_of
 from flowcheck.lab.mirror_loss.bpf_syscalls import ArrayMap, load_program
-from flowcheck.lab.mirror_loss.drop_program import COUNTER_BYTES, RECORD_BYTES, drop_program
+from flowcheck.lab.mirror_loss.drop_program import (
+    COUNTER_BYTES,
+    RECORD_BYTES,
+    THRESHOLD_BYTES,
+    drop_program,
+    threshold_of,
+)
 from flowcheck.lab.mirror_loss.dropped_frames import DroppedFrame, decode_record
 from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
 
@@ -34,14 +40,17 @@ PREFERENCE = 1
 
 
 class MonitorPortLoss:
-    """A filter at the monitor port of a cluster that is up. It stays until the cluster goes."""
+    """A filter at the monitor port of a cluster that is up. It stays until the cluster goes. It
+    counts at once, and drops from `begin` on."""
 
     def __init__(self, cluster: Cluster, probability: float, seed: int) -> None:
         """Raises FlowCheckError if the kernel has no such filter."""
         self.probability, self.seed = probability, seed
         self._counters = ArrayMap(COUNTER_BYTES, 1)
+        self._threshold = ArrayMap(THRESHOLD_BYTES, 1)
         self._log = ArrayMap(RECORD_BYTES, LOG_ENTRIES)
-        code = drop_program(self._counters.fd, self._log.fd, LOG_ENTRIES, probability, seed)
+        maps = (self._counters.fd, self._threshold.fd, self._log.fd)
+        code = drop_program(*maps, LOG_ENTRIES, seed)
         program = load_program(code)
         try:
             _attach(cluster, program)
@@ -54,8 +63,12 @@ class MonitorPortLoss:
     def __exit__(
         self, kind: type[BaseException] | None, what: BaseException | None, at: TracebackType | None
     ) -> None:
-        self._counters.close()
-        self._log.close()
+        for each in (self._counters, self._threshold, self._log):
+            each.close()
+
+    def begin(self) -> None:
+        """From now on copies are dropped."""
+        self._threshold.write(0, struct.pack("=Q", threshold_of(self.probability)))
 
     def frames(self) -> list[DroppedFrame]:
         """The dropped copies in their order, the first LOG_ENTRIES of them."""

@@ -146,6 +146,8 @@ class KillRestoreDrill:
             yield
             return
         with MonitorPortLoss(plan.cluster, plan.mirror_loss, plan.mirror_loss_seed) as self._loss:
+            if plan.mirror_loss_from is None:
+                self._loss.begin()
             yield
 
     def _stop_services(self, outcome: DrillOutcome) -> dict[Step, Digests]:
@@ -244,6 +246,8 @@ class KillRestoreDrill:
             lines = trainers.lines()
             last: dict[str, Any] = dict(lines[-1]) if lines else {}
             step = Step(int(last.get("step", 0)))
+            if self._loss is not None and step >= (self._plan.mirror_loss_from or START):
+                self._loss.begin()
             if until is not None and step >= until:
                 return
             moving.check(step)
