@@ -189,9 +189,14 @@ class LabPlan:
         """The training script with its arguments. name: folder for its files; more: further
         arguments."""
         out = ("--steps", str(self.steps), "--out", str(self.trainers_folder / name))
-        if self.save_every is not None:
-            more = ("--save-every", str(self.save_every), "--saves", str(self.saves_folder), *more)
-        return Script(GPT, (*out, *self.arguments, *more))
+        return Script(GPT, (*out, *self.arguments, *self._saving, *more))
+
+    @property
+    def _saving(self) -> tuple[str, ...]:
+        """Behind the user's arguments, so that it holds where both say it."""
+        if self.save_every is None:
+            return ()
+        return "--save-every", str(self.save_every), "--saves", str(self.saves_folder)
 
 
 def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
