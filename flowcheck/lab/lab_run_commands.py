@@ -64,6 +64,37 @@ def train(
     loss: Annotated[
         float, typer.Option(help="Probability that a frame between hosts is lost, 0 to 1.")
     ] = 0.0,
+    mirror_loss: Annotated[
+        float,
+        typer.Option(
+            help="Probability that a copy is dropped at the monitor port, 0 to 1; the training "
+            "traffic itself is untouched."
+        ),
+    ] = 0.0,
+    mirror_loss_seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="With --mirror-loss: seed; which copies are dropped follows from it and from "
+            "their order at the monitor port.",
+        ),
+    ] = 1,
+    mirror_loss_from: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEP",
+            help="With --mirror-loss: drop copies only behind this step of the trainers, so that "
+            "the start-up is seen whole; default: from the start on.",
+        ),
+    ] = None,
+    save_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The trainer saves its own checkpoint every N steps, into a folder that FlowCheck "
+            "watches ([audit]); default: it does not.",
+        ),
+    ] = None,
     kill_at: Annotated[
         int | None,
         typer.Option(
@@ -142,6 +173,10 @@ def train(
         channels=channels,
         nccl=nccl,
         loss=loss,
+        mirror_loss=mirror_loss,
+        mirror_loss_seed=mirror_loss_seed,
+        mirror_loss_from=_step(mirror_loss_from),
+        save_every=save_every,
         late_join=late,
         jobs=jobs,
         control=not no_control,

@@ -103,6 +103,15 @@ OVS_PORT_NOT_OPEN = Entry(
     remedy=_OVS_LOG,
 )
 
+# Loss at the monitor port.
+MIRROR_LOSS_REFUSED = Entry(
+    "lab.mirror_loss_refused",
+    "--mirror-loss: the kernel refuses {what}: {error}",
+    cause="The kernel lacks BPF or tc's BPF classifier, or this is a container without the right.",
+    remedy="Run it as root, outside of a container, on a kernel with CONFIG_BPF_SYSCALL, "
+    "CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF; or leave `--mirror-loss` out.",
+)
+
 # Runs.
 OPTION_DECIDED = Entry(
     "lab.option_decided",

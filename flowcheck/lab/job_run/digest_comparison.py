@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -51,6 +52,26 @@ def replica_digests(path: Path) -> dict[Step, Digests]:
             states = line.get("states_sha256", {})
             found[Step(int(line["step"]))] = {"parameters": line["parameters_sha256"], **states}
     return found
+
+
+def checkpoint_digests(path: Path) -> Digests:
+    """Digests of a checkpoint of the training script, as the script makes them of itself. Its
+    output weights are its token weights, and are in the file a second time."""
+    import torch
+
+    kept = torch.load(path, map_location="cpu", weights_only=True)
+    parameters = [own for name, own in kept["model"].items() if name != "head.weight"]
+    states = kept["optimizer"]["state"]
+    kinds = sorted({kind for state in states.values() for kind in state})
+    found = {kind: [states[number][kind] for number in sorted(states)] for kind in kinds}
+    return {name: _sha256(own) for name, own in {"parameters": parameters, **found}.items()}
+
+
+def _sha256(tensors: Iterable[Any]) -> str:
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.detach().contiguous().view(-1).numpy().tobytes())
+    return whole.hexdigest()
 
 
 def compare(

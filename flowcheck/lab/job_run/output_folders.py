@@ -65,5 +65,12 @@ def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> N
         (each / MARKER_FILE).touch()
 
 
+def share(folder: Path) -> None:
+    """Lets every user who reaches a folder of `make_empty_folders` read it, as on a shared disk:
+    the chain's processes are not root."""
+    folder.chmod(0o755)
+    (folder / MARKER_FILE).chmod(0o644)
+
+
 def _is_within(inner: Path, outer: Path) -> bool:
     return any(path.samefile(outer) for path in (inner, *inner.parents))

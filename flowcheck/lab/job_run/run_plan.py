@@ -98,6 +98,14 @@ class LabPlan:
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
+    mirror_loss: float = 0.0
+    """Probability that a copy is dropped at the monitor port, 0 to less than 1."""
+    mirror_loss_seed: int = 1
+    mirror_loss_from: Step | None = None
+    """Step of the trainers behind which copies are dropped; None: from the start on."""
+    save_every: int | None = None
+    """Steps between the trainer's own saves into `saves_folder`, which the chain watches; None: it
+    makes none, and nothing is watched."""
     late_join: LateJoin | None = None
     """When FlowCheck is absent; None: never."""
     jobs: int = 1
@@ -116,6 +124,12 @@ class LabPlan:
         if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
             right = KILL_AT(most=self.steps - 1, steps=self.steps)
             raise ConfigError("kill-at", self.kill_at, right)
+        if not 0 <= self.mirror_loss < 1:
+            raise ConfigError("mirror-loss", self.mirror_loss, PROBABILITY())
+        if self.mirror_loss_from is not None and self.mirror_loss_from < 1:
+            raise ConfigError("mirror-loss-from", self.mirror_loss_from, AT_LEAST_ONE())
+        if self.save_every is not None and self.save_every < 1:
+            raise ConfigError("save-every", self.save_every, AT_LEAST_ONE())
         for option, variable in READ_BY_TRAINERS.items():
             told = self.environment.get(variable)
             if told is not None:
@@ -132,14 +146,20 @@ class LabPlan:
         return self.folder / "services"
 
     @property
+    def saves_folder(self) -> Path:
+        """Folder of the trainers' periodic saves, which the services see as a shared disk."""
+        return self.folder / "saves"
+
+    @property
     def run(self) -> Path:
         """Run directory of the chain."""
         return self.services_folder / "run"
 
     @property
-    def created_folders(self) -> tuple[Path, Path]:
+    def created_folders(self) -> tuple[Path, ...]:
         """Folders that the run creates, and that the next run replaces."""
-        return self.trainers_folder, self.services_folder
+        saves = () if self.save_every is None else (self.saves_folder,)
+        return (self.trainers_folder, self.services_folder, *saves)
 
     @property
     def digests(self) -> Path:
@@ -169,7 +189,14 @@ class LabPlan:
         """The training script with its arguments. name: folder for its files; more: further
         arguments."""
         out = ("--steps", str(self.steps), "--out", str(self.trainers_folder / name))
-        return Script(GPT, (*out, *self.arguments, *more))
+        return Script(GPT, (*out, *self.arguments, *self._saving, *more))
+
+    @property
+    def _saving(self) -> tuple[str, ...]:
+        """Behind the user's arguments, so that it holds where both say it."""
+        if self.save_every is None:
+            return ()
+        return "--save-every", str(self.save_every), "--saves", str(self.saves_folder)
 
 
 def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
@@ -232,6 +259,8 @@ def job_file(plan: LabPlan, *, digests: bool = True) -> str:
         *optimizer_lines(settings),
         "",
     ]
+    if plan.save_every is not None:
+        lines += ["[audit]", f"folder = {json.dumps(str(plan.saves_folder))}", ""]
     if plan.late_join is not None and plan.late_join.comes_new:
         lines += model_lines(plan.arguments, plan.steps)
     return "\n".join(lines)

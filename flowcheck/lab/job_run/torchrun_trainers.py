@@ -24,6 +24,10 @@ TRAINER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 """Environment of all trainers. With PYTHONFAULTHANDLER a rank that gets SIGABRT writes the stacks
 of its threads to its log."""
 
+TRAINER_UMASK = 0o022
+"""The usual one of a user who starts a trainer, in place of FlowCheck's own, which lets nobody read
+what it writes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -73,6 +77,7 @@ class Trainers:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **TRAINER_ENVIRONMENT, **environment},
                     start_new_session=True,
+                    umask=TRAINER_UMASK,
                 )
             self._processes.append(process)
 

@@ -24,6 +24,7 @@ PROBE_VALUES = {
     "digests": "/untold",
     "backend": "untold",
     "save-every": "-1",
+    "saves": "/untold",
     "save-with": "torch",
 }
 """Option of the script -> value that remains only if the user did not set it."""
@@ -32,6 +33,7 @@ _SAME = {
     "steps": "say --steps before `--`",
     "out": "say --out before `--`",
     "digests": "the lab names that file itself",
+    "saves": "the lab names that folder itself",
     "backend": "the switch sees no backend's traffic but that of the lab's own",
 }
 _WHOLE = {

@@ -64,6 +64,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--metric-every", type=int, default=0, help="average the loss over ranks")
     parser.add_argument("--eval-every", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
+    parser.add_argument("--saves", type=Path, help="folder of what --save-every saves, not --out")
     parser.add_argument("--save-with", choices=("torch", "dcp"), default="torch")
     parser.add_argument("--bucket-mb", type=float, help="of DistributedDataParallel")
     parser.add_argument("--seed", type=int, default=1)
@@ -178,10 +179,10 @@ class Trainer:
             "arguments": {k: v for k, v in vars(self.args).items() if not isinstance(v, Path)},
         }
 
-    def save(self) -> None:
+    def save(self, folder: Path | None = None) -> None:
         """Writes a checkpoint atomically: rank 0 with torch.save, or all ranks in the background
-        with DCP."""
-        path = self.args.out / f"step-{self.step}.pt"
+        with DCP. folder: default --out."""
+        path = (folder or self.args.out) / f"step-{self.step}.pt"
         if self.args.save_with == "dcp":
             self._save_in_background(path.with_suffix(""))
         elif self.rank == 0:
@@ -243,7 +244,7 @@ def main() -> None:
         if args.eval_every and trainer.step % args.eval_every == 0:
             line["eval_loss"] = round(trainer.evaluate(), 4)
         if args.save_every and trainer.step % args.save_every == 0:
-            trainer.save()
+            trainer.save(args.saves)
         line["seconds"] = round(time.perf_counter() - began, 4)
         if say:
             print(json.dumps(line), flush=True)

@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 from rich.console import Console
 
+from flowcheck.findings.finding import Finding
 from flowcheck.lab.job_run.digest_comparison import DigestComparison, Digests
+from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
+from flowcheck.lab.restore_drill.step_outcomes import FollowedSteps
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.step_numbers import Step
 
@@ -36,6 +39,17 @@ class DrillOutcome:
     resumed."""
     unbroken: Digests | None = None
     """Final digests of the control run that was never stopped."""
+    mirror_loss: MirrorLossCount | None = None
+    """What the monitor port dropped while the chain ran; None: no loss was asked for."""
+    followed: FollowedSteps | None = None
+    """With a loss: what the chain made of each step."""
+    restored_equal: bool | None = None
+    """With a loss: whether what was restored is bit-equal to the trainer's state at that step;
+    None: nothing was restored, or no trainer recorded the step."""
+    restore_refused: Finding | None = None
+    """Why no step could be restored, so that the trainer's own save was taken."""
+    own_save_step: Step | None = None
+    """Step of that save."""
     seconds: float = 0.0
     chain: ChainState | None = None
 
@@ -50,6 +64,7 @@ def show(outcome: DrillOutcome, *, as_json: bool) -> int:
     if as_json:
         told = asdict(outcome) | {
             "passed": good,
+            "facts": list(facts(outcome)),
             "statements": [{"holds": holds, "says": says} for holds, says in found],
         }
         print(json.dumps(msgspec.to_builtins(told)))
@@ -59,15 +74,37 @@ def show(outcome: DrillOutcome, *, as_json: bool) -> int:
     for holds, says in found:
         mark = "[green]holds[/]" if holds else "[red]FAILS[/]"
         console.print(f"  {mark}  {says}")
+    for fact in facts(outcome):
+        console.print(f"         {fact}")
     console.print(f"  {outcome.seconds:.0f} s in all")
     return 0 if good else FAILED
 
 
+def facts(outcome: DrillOutcome) -> Sequence[str]:
+    """What a loss at the monitor port did, as sentences; (): there was none."""
+    if outcome.mirror_loss is None or outcome.followed is None:
+        return ()
+    refused, own = outcome.restore_refused, outcome.own_save_step
+    found = [str(outcome.mirror_loss), *outcome.followed.sentences()]
+    if refused is not None:
+        found.append(f"nothing restored, the trainer's own save of step {own} was taken: {refused}")
+    return found
+
+
 def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
-    """(whether it is true, text) of each statement that a drill checks."""
+    """(whether it is true, text) of each statement that a drill checks. Where copies were dropped,
+    what the replica says of itself is checked: no step that it calls exact may differ."""
     found: list[tuple[bool, str]] = []
     comparison = outcome.comparison
-    if comparison is not None:
+    lossy = outcome.followed is not None
+    if comparison is not None and outcome.followed is not None:
+        said = f"{comparison.equal} of {outcome.followed.exact} steps that the replica calls exact"
+        said += ": parameters and optimizer state bit-equal to the trainer's"
+        if comparison.different:
+            step, what = comparison.different[0]
+            said += f"; {len(comparison.different)} differ, first {what} at step {step}"
+        found.append((not comparison.different, said))
+    elif comparison is not None:
         said = f"{comparison.equal} of {outcome.steps} steps: parameters and optimizer state "
         said += "bit-equal to the trainer's"
         if comparison.different:
@@ -86,7 +123,12 @@ def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
         lost = outcome.killed_at - outcome.restored_step
         said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "
         said += "nothing was lost" if lost <= 0 else f"{lost} steps were lost"
-        found.append((lost <= 0, said + " but the step in flight"))
+        if outcome.restored_equal is not None:
+            said += ", its newest exact step"
+            said += ", bit-equal" if outcome.restored_equal else ", NOT equal"
+            found.append((outcome.restored_equal, said + " to the trainer's state at that step"))
+        else:
+            found.append((lost <= 0 or lossy, said + " but the step in flight"))
     for name, other in (
         ("stopped and resumed by the trainer's own save", outcome.control),
         ("never stopped", outcome.unbroken),

@@ -5,29 +5,35 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from threading import Event
 from typing import Any
 
+from flowcheck.errors import StateError
 from flowcheck.lab import cluster
 from flowcheck.lab.job_run.digest_comparison import (
     Digests,
+    checkpoint_digests,
     compare,
     replica_digests,
     trainer_digests,
 )
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
 from flowcheck.lab.job_run.hang_detection import HangDetector
-from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders
+from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders, share
 from flowcheck.lab.job_run.run_display import Display, typed_flowcheck_command
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
-from flowcheck.lab.job_run.training_script import checkpoint_path
+from flowcheck.lab.job_run.training_script import checkpoint_path, checkpoints_by_step
+from flowcheck.lab.mirror_loss.monitor_port_loss import MonitorPortLoss
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
+from flowcheck.lab.restore_drill.step_outcomes import followed_steps, step_outcomes
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
+from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Step
 
@@ -37,6 +43,10 @@ FOLLOW_LIMIT_S = 60.0
 """Seconds for the replica to apply the last steps after the trainers ended. A choice: a longer
 limit delays the error, a shorter one fails on a busy machine."""
 
+STILL_S = 5.0
+"""Seconds without change after which a chain whose port drops copies has come as far as it will. A
+choice: a longer time delays the end of each run."""
+
 
 class KillRestoreDrill:
     """One drill; all processes that it starts have ended when it ends."""
@@ -45,6 +55,7 @@ class KillRestoreDrill:
         self._plan, self._display = plan, display
         self._launches = 0
         self._services: FlowCheckServices | None = None
+        self._loss: MonitorPortLoss | None = None
 
     def whole(self) -> DrillOutcome:
         """Does the drill from the cluster's start to its removal. Raises ConfigError as
@@ -63,9 +74,12 @@ class KillRestoreDrill:
         )
         cluster.down(plan.cluster.name)
         make_empty_folders(plan.folder, plan.created_folders, force=plan.force)
+        if plan.save_every is not None:
+            share(plan.saves_folder)
         cluster.up(plan.cluster)
         try:
-            self._whole(outcome)
+            with self._dropping_copies():
+                self._whole(outcome)
         except (KeyboardInterrupt, SystemExit):
             self._display.print_line(
                 f"interrupted: services and cluster go; files stay in {plan.folder}"
@@ -92,6 +106,8 @@ class KillRestoreDrill:
         flight = list(map(Step, range(first, last + 1)))
         outcome.untold = tuple(step for step in flight if step not in told)
         unseen = list(map(Step, range(1, max(outcome.bases, default=1))))
+        # Nobody calls a tainted step equal, or misses it: it is told on its own.
+        unseen += [] if outcome.followed is None else outcome.followed.tainted
         told = {step: own for step, own in told.items() if step not in unseen}
         wanted = set(map(Step, range(1, plan.steps + 1))) - {*outcome.untold, *unseen}
         outcome.comparison = compare(told, replica, wanted=wanted)
@@ -113,19 +129,42 @@ class KillRestoreDrill:
                 )
                 # A chain that is still about to learn the job, on a slow machine, has no step yet.
                 self._catch_up(outcome.killed_at)
-                outcome.restored_step, restored = self._restore()
-                self._display.print_line(f"step {outcome.restored_step} restored to {restored}")
+                restored = self._state_to_resume(outcome)
                 trainers = self._launch(plan.script("job", *digests, "--resume", str(restored)))
             self._follow("resumed" if plan.kill_at else "training", trainers, until=None)
         finally:
             trainers.kill()
         self._catch_up(Step(plan.steps))
-        outcome.chain = self._services.chain_state()
-        replica = replica_digests(RunDir(plan.run).steps)
         outcome.final = trainer_digests(plan.digests).get(Step(plan.steps), {})
+        return self._stop_services(outcome)
+
+    @contextmanager
+    def _dropping_copies(self) -> Iterator[None]:
+        """With --mirror-loss the monitor port drops copies; else nothing is at it."""
+        plan = self._plan
+        if not plan.mirror_loss:
+            yield
+            return
+        with MonitorPortLoss(plan.cluster, plan.mirror_loss, plan.mirror_loss_seed) as self._loss:
+            if plan.mirror_loss_from is None:
+                self._loss.begin()
+            yield
+
+    def _stop_services(self, outcome: DrillOutcome) -> dict[Step, Digests]:
+        """What the chain came to; returns the replica's digests of the steps that it calls exact.
+        The last steps, if they lack bytes, are applied when the chain stops: until then their
+        bytes may still come."""
+        run = RunDir(self._plan.run)
+        assert self._services is not None
+        outcome.chain = self._services.chain_state()
         self._services.stop()
         self._services = None
-        return replica
+        steps = step_outcomes(run.steps)
+        if self._loss is not None:
+            outcome.mirror_loss = self._loss.count()
+            outcome.followed = followed_steps(steps, Step(self._plan.steps), outcome.chain)
+        digests = replica_digests(run.steps)
+        return {step: own for step, own in digests.items() if not steps[step].tainted}
 
     def _say_controls(self, outcome: DrillOutcome, took_s: float) -> None:
         """What is still to come: each control trains as many steps as the drill did."""
@@ -207,6 +246,8 @@ class KillRestoreDrill:
             lines = trainers.lines()
             last: dict[str, Any] = dict(lines[-1]) if lines else {}
             step = Step(int(last.get("step", 0)))
+            if self._loss is not None and step >= (self._plan.mirror_loss_from or START):
+                self._loss.begin()
             if until is not None and step >= until:
                 return
             moving.check(step)
@@ -215,6 +256,30 @@ class KillRestoreDrill:
             chain = self._services.chain_state() if self._services is not None else None
             self._display.show(what, last, chain)
             Event().wait(LOOK_S)
+
+    def _state_to_resume(self, outcome: DrillOutcome) -> Path:
+        """The file from which the trainers go on: the newest exact step of the replica. Where
+        copies were dropped there may be none: then the trainer's own newest save."""
+        plan = self._plan
+        try:
+            outcome.restored_step, restored = self._restore()
+        except StateError as error:
+            if self._loss is None:
+                raise
+            outcome.restore_refused = error.finding
+            saves = checkpoints_by_step(plan.saves_folder)
+            own = max(saves, default=START)
+            restored = saves.get(own) or checkpoint_path(plan.trainers_folder / "job", START)
+            outcome.own_save_step = own
+            self._display.print_line(f"nothing restored: {error}")
+            self._display.print_line(f"the trainer's own save of step {own} is taken: {restored}")
+            return restored
+        if self._loss is not None:
+            told = trainer_digests(plan.digests).get(outcome.restored_step)
+            own_digests = checkpoint_digests(restored)
+            outcome.restored_equal = None if told is None else own_digests == told
+        self._display.print_line(f"step {outcome.restored_step} restored to {restored}")
+        return restored
 
     def _restore(self) -> tuple[Step, Path]:
         """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
@@ -230,11 +295,26 @@ class KillRestoreDrill:
         """Lets the replica take what is captured already."""
         assert self._services is not None
         deadline_s = time.monotonic() + FOLLOW_LIMIT_S
+        last, moved_s = None, time.monotonic()
         while time.monotonic() < deadline_s and self._services.alive():
             chain = self._services.chain_state()
             if chain and (chain.jobs[0].step or 0) >= step:
                 return
+            now = chain and _position(chain)
+            if now != last:
+                last, moved_s = now, time.monotonic()
+            # Where copies were dropped, the last steps may wait for what does not come.
+            still = time.monotonic() - moved_s > STILL_S
+            if self._loss is not None and chain and chain.jobs[0].learned and still:
+                return
             Event().wait(LOOK_S)
+
+
+def _position(chain: ChainState) -> tuple[object, ...]:
+    """What changes while captured frames become steps."""
+    job = chain.jobs[0]
+    rings = [(ring.head, ring.parsed, ring.tail) for ring in chain.rings]
+    return job.step, job.arrived_step, job.under_way, rings
 
 
 def choose_kill(steps: int, seed: int | None) -> Step:

@@ -13,7 +13,7 @@ from threading import Event
 
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.lab_runs import NO_BASE, NOTHING_LOGGED, TRAINERS_WROTE_TOO_FEW
-from flowcheck.lab.job_run.digest_comparison import Digests, replica_digests, trainer_digests
+from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan
 from flowcheck.lab.job_run.torchrun_trainers import Trainers
@@ -66,13 +66,8 @@ class LateJoinDrill(KillRestoreDrill):
         finally:
             trainers.kill()
         self._catch_up(Step(plan.steps))
-        assert self._services is not None
-        outcome.chain = self._services.chain_state()
         outcome.final = trainer_digests(plan.digests).get(Step(plan.steps), {})
-        replica = replica_digests(RunDir(plan.run).steps)
-        self._services.stop()
-        self._services = None
-        return replica
+        return self._stop_services(outcome)
 
     def _stop_capture(self) -> None:
         """Killed, and kept from coming back: what the mirror carries meanwhile is gone."""

@@ -96,6 +96,8 @@ class MultiJobDrill(KillRestoreDrill):
         moving = HangDetector(what, *running)
         while not all(trainers.ended() for trainers in running):
             steps = [trainers.step() for trainers in running]
+            if self._loss is not None and min(steps) >= (self._plan.mirror_loss_from or START):
+                self._loss.begin()
             if until is not None and min(steps) >= until:
                 return
             moving.check(steps)
