@@ -189,7 +189,7 @@ def test_drill_with_a_loss(tmp_path: Path) -> None:
     restored = tmp_path / "tainted.pt"
     flowcheck(
         *("restore", "--json", "--allow-tainted", "--checkpoint", checkpoint),
-        *("--template", template, "--out", restored),
+        *("--run", out / "services/run", "--template", template, "--out", restored),
     )
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     own, other = values(saved), values(restored)
