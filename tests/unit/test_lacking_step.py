@@ -7,8 +7,10 @@ Judged by torch's own optimizer and clipping, whose checkpoints are given.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from support.staged import Chain
 from test_base_command import Trainer, lines, notes
 
 from flowcheck.config import encode_config
+from flowcheck.findings.catalog.base_checkpoints import WAIT_ENDED
 from flowcheck.findings.catalog.job_restarts import (
     GRADIENTS_NOT_KEPT,
     STATE_AWAITED,
@@ -27,12 +30,16 @@ from flowcheck.findings.catalog.job_restarts import (
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
 from flowcheck.ops.trainer_checkpoint.audit_command import read_checkpoint_template
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import look_at
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import audit_file
 from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audited_files import FileOutcome
 from flowcheck.stages.job_state.given_checkpoint_request import request_answer
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of, read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CLIP = 0.5
 LOST = 5
@@ -143,6 +150,30 @@ def test_a_checkpoint_given_early_waits_for_its_step(
     both.drive(until=lambda: incarnation_of(both.chain.run).lacking is not None, frames=8)
     request = give(both, lossy.files[JOB.steps])
     assert answered(both, request) is None
+    both.drive()
+    assert lines(both)[-1]["parameters_sha256"] == lossy.hashes[-1]
+
+
+def test_a_watched_folder_gives_it(
+    play: Callable[..., Both], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lossy = Lossy(tmp_path, (LOST,))
+    both = play(lossy)
+    both.drive()
+    monkeypatch.setattr(RunDir, "stage_pids", lambda _: {"update": os.getpid()})
+    files = {one.path: one for one in look_at(tmp_path).candidates}
+    told: list[Any] = []
+    for step in (LOST - 2, LOST + 1):
+        one = files[lossy.files[step]]
+        words = both.chain.run, tmp_path, one, told
+        reading = Thread(target=lambda w=words: told.append(audit_file(*w)))
+        reading.start()
+        while reading.is_alive():
+            both.drive()  # ends where nothing is asked yet
+            reading.join(0.05)
+    before, given = told
+    assert (before.outcome, before.heal) == (FileOutcome.EQUAL, None)
+    assert given.outcome is FileOutcome.NOT_COMPARED and given.heal.is_any_of(WAIT_ENDED)
     both.drive()
     assert lines(both)[-1]["parameters_sha256"] == lossy.hashes[-1]
 

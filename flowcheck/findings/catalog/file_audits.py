@@ -213,3 +213,8 @@ NO_FOLDER_STATED = Entry(
     "a folder: the job file has no [audit]",
     remedy="State the folder: `flowcheck audit --watch DIR{this_run!o}`.",
 )
+NOTHING_TO_COMPARE = Entry(
+    "audit.nothing_to_compare",
+    "the replica stays before a step that lacks bytes, and waits for a checkpoint: of step {step} "
+    "it has nothing of its own to compare this one with",
+)

@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
 from flowcheck.findings.catalog.file_audits import (
+    NOTHING_TO_COMPARE,
     STALE_FILE,
     STATE_MISSING,
     STATES_UNNAMED,
@@ -25,7 +26,11 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, stamp_of
-from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal, with_heal
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import (
+    FileHeal,
+    given_to_waiting,
+    with_heal,
+)
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -62,8 +67,9 @@ def audit_file(
     where: RunDir, folder: Path, one: Candidate, earlier: Sequence[AuditedFile]
 ) -> AuditedFile | NotYet | FileHeal:
     """Compares a file, and writes the audit down for the replica. Where it is equal and elements of
-    its step are tainted, its values heal them. earlier: files of the same folder that were compared
-    before. Runs no code from the file. Raises OSError if the audit cannot be written down."""
+    its step are tainted, its values heal them; a replica that waits for such a file is given it.
+    earlier: files of the same folder that were compared before. Runs no code from the file. Raises
+    OSError if the audit cannot be written down."""
     named = named_step(one.path, folder)
     try:
         own, template = _read(where, one.path, named)
@@ -73,10 +79,21 @@ def audit_file(
         return file_line(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
     if _states_are_unnamed(template):
         return file_line(folder, one, STATES_UNNAMED(), step=template.step)
-    at = _newest(own)
+    at, life = _newest(own), incarnation_of(own)
+    if at is not None and life.lacking is not None and template.step >= life.lacking:
+        told = given_to_waiting(own, template, one.path)
+        if told is None:
+            return NotYet(template.step, at)
+        line = file_line(
+            folder,
+            one,
+            NOTHING_TO_COMPARE(template.step),
+            step=template.step,
+            optimizer=_has_state(template),
+        )
+        return msgspec.structs.replace(line, heal=told)
     if at is not None and template.step > at:
         return NotYet(template.step, at)
-    incarnation = incarnation_of(own).number
     try:
         found = audits.compare_with_replica(own, template, one.path)
     except (FlowCheckError, OSError) as error:
@@ -96,7 +113,7 @@ def audit_file(
         return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
         return msgspec.structs.replace(line, outcome=FileOutcome.STALE, why=(wrong,))
-    return with_heal(own, template, found, line, incarnation=incarnation)
+    return with_heal(own, template, found, line, incarnation=life.number)
 
 
 def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, CheckpointTemplate]:

@@ -19,8 +19,9 @@ from flowcheck.findings.catalog.file_audits import (
 )
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
-from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST
+from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.state_sections import describe_sections
@@ -34,6 +35,7 @@ from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.vault.audit.bitwise_audit import Audit
+from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
@@ -108,6 +110,20 @@ def with_heal(
     if isinstance(patch, Finding):
         return msgspec.structs.replace(line, heal=NOT_HEALED(patch))
     return line if patch is None else FileHeal(run, line, found, patch, incarnation)
+
+
+def given_to_waiting(run: RunDir, template: CheckpointTemplate, file: Path) -> Finding | None:
+    """Gives a file to a replica that waits before a step which lacks bytes. Returns what came of
+    it; None: another request is under way, or the file's step has not arrived yet."""
+    try:
+        if stage_at(Position.STEP).name not in run.stage_pids():
+            return NOT_HEALED(NO_UPDATER(run.root))
+        layout, _ = peek_versions(run.replica)
+        check_settings(template, optimizer_of_run(run), layout, str(file))
+        return end_wait(run, template, file)
+    except (FlowCheckError, OSError) as error:
+        found = _finding_of(error)
+        return None if found.is_any_of(ANOTHER_REQUEST, REQUEST_WITHDRAWN) else NOT_HEALED(found)
 
 
 def _patch(
