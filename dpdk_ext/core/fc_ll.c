@@ -1,16 +1,21 @@
 #include "fc_ll.h"
 
+#include <stdbool.h>
 #include <string.h>
 
+#include "fc_common.h"
 #include "fc_nccl.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-typedef size_t (*unpack_fn)(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
+/* past: `data` is 64-byte aligned, and whole cache lines of it are written past the caches. */
+typedef size_t (*unpack_fn)(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
+			    bool past);
 
-static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
+			   bool past)
 {
 	const size_t count = (data_bytes + 7) / 8;
 
@@ -32,11 +37,13 @@ static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_byte
 static size_t unpack_rest(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
 			  size_t done)
 {
-	return done + unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag);
+	return done +
+	       unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag, false);
 }
 
 __attribute__((target("avx2"))) static size_t unpack_avx2(uint8_t *data, const uint8_t *lines,
-							  size_t data_bytes, uint32_t flag)
+							  size_t data_bytes, uint32_t flag,
+							  bool past)
 {
 	const __m256i want = _mm256_set1_epi32((int)flag);
 	size_t done = 0;
@@ -50,14 +57,18 @@ __attribute__((target("avx2"))) static size_t unpack_avx2(uint8_t *data, const u
 			_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xdd));
 		if (_mm256_movemask_epi8(_mm256_cmpeq_epi32(odd, want)) != -1)
 			break;
-		_mm256_storeu_si256((__m256i *)(data + done * 8),
-				    _mm256_permute4x64_epi64(even, 0xd8));
+		const __m256i words = _mm256_permute4x64_epi64(even, 0xd8);
+		if (past)
+			_mm256_stream_si256((__m256i *)(data + done * 8), words);
+		else
+			_mm256_storeu_si256((__m256i *)(data + done * 8), words);
 	}
 	return unpack_rest(data, lines, data_bytes, flag, done);
 }
 
 __attribute__((target("avx512f"))) static size_t unpack_avx512(uint8_t *data, const uint8_t *lines,
-							       size_t data_bytes, uint32_t flag)
+							       size_t data_bytes, uint32_t flag,
+							       bool past)
 {
 	const __m512i want = _mm512_set1_epi32((int)flag);
 	const __m512i even =
@@ -71,7 +82,11 @@ __attribute__((target("avx512f"))) static size_t unpack_avx512(uint8_t *data, co
 				       _mm512_mask_cmpeq_epi32_mask(0xaaaa, b, want);
 		if (right != 0xaaaa)
 			break;
-		_mm512_storeu_si512(data + done * 8, _mm512_permutex2var_epi32(a, even, b));
+		const __m512i words = _mm512_permutex2var_epi32(a, even, b);
+		if (past)
+			_mm512_stream_si512((__m512i *)(data + done * 8), words);
+		else
+			_mm512_storeu_si512(data + done * 8, words);
 	}
 	return unpack_rest(data, lines, data_bytes, flag, done);
 }
@@ -97,22 +112,50 @@ static int best_twin(void)
 	return twin;
 }
 
-size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+static unpack_fn best_function(void)
 {
 	/* Two threads that choose at the same time choose the same function. */
 	static unpack_fn chosen;
 
 	if (!chosen)
 		chosen = twin_function(best_twin());
-	return chosen(data, lines, data_bytes, flag);
+	return chosen;
 }
 
-size_t fc_ll_unpack_by(int twin, uint8_t *data, const uint8_t *lines, size_t data_bytes,
+size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+{
+	return best_function()(data, lines, data_bytes, flag, false);
+}
+
+static size_t unpack_past(unpack_fn function, uint8_t *data, const uint8_t *lines,
+			  size_t data_bytes, uint32_t flag)
+{
+	const size_t head = -(uintptr_t)data % FC_CACHE_LINE_BYTES;
+
+	/* Whole lines never come to a multiple of a cache line, or not before the end. */
+	if (head % 8 || head >= data_bytes)
+		return function(data, lines, data_bytes, flag, false);
+	const size_t before = head / 8, done = function(data, lines, head, flag, false);
+	if (done < before)
+		return done;
+	return before + function(data + head, lines + before * sizeof(struct fc_ll_line),
+				 data_bytes - head, flag, true);
+}
+
+size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+{
+	return unpack_past(best_function(), data, lines, data_bytes, flag);
+}
+
+size_t fc_ll_unpack_by(int twin, int past, uint8_t *data, const uint8_t *lines, size_t data_bytes,
 		       uint32_t flag)
 {
 	const unpack_fn function = twin_function(twin);
 
-	return function ? function(data, lines, data_bytes, flag) : SIZE_MAX;
+	if (!function)
+		return SIZE_MAX;
+	return past ? unpack_past(function, data, lines, data_bytes, flag)
+		    : function(data, lines, data_bytes, flag, false);
 }
 
 const char *fc_ll_name(void)

@@ -10,9 +10,13 @@
  * `flag`: its sender has not written it. Returns the number of unpacked lines. */
 size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
 
-/* The implementations of fc_ll_unpack: 0 plain, 1 avx2, 2 avx512. Returns SIZE_MAX if this CPU
+/* The same past the caches, to memory that this core will not read soon. Other threads see the bytes
+ * only after fc_copy_fence() and a release. */
+size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
+
+/* The implementations of both (past: of the second): 0 plain, 1 avx2, 2 avx512. Returns SIZE_MAX if this CPU
  * does not support it. For tests and benchmarks. */
-size_t fc_ll_unpack_by(int twin, uint8_t *data, const uint8_t *lines, size_t data_bytes,
+size_t fc_ll_unpack_by(int twin, int past, uint8_t *data, const uint8_t *lines, size_t data_bytes,
 		       uint32_t flag);
 const char *fc_ll_name(void);
 

@@ -121,7 +121,8 @@ static void place_lines(const struct target *t, const struct lines *l, uint64_t 
 		uint64_t good;
 		if (!skip &&
 		    presence_of(t, dst >> t->shift, (dst + stop - from) >> t->shift) == NONE) {
-			good = fc_ll_unpack(t->data + dst, line, stop - from, l->flag) * 8;
+			/* Read a step later; the commit of the span has the fence. */
+			good = fc_ll_unpack_past(t->data + dst, line, stop - from, l->flag) * 8;
 			good = good < stop - from ? good : stop - from;
 			if (good)
 				cover(t, dst >> t->shift, (dst + good) >> t->shift);

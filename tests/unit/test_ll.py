@@ -12,6 +12,8 @@ from flowcheck._core import ffi, lib
 TWINS = {"plain": 0, "avx2": 1, "avx512": 2}
 CANNOT = 2**64 - 1
 GUARD = 64
+PLACES = st.tuples(st.booleans(), st.integers(0, 63))
+"""Whether the output is written past the caches, and its distance from a cache line's start."""
 
 
 def lines_of(data: np.ndarray, flag: int) -> np.ndarray:
@@ -22,11 +24,17 @@ def lines_of(data: np.ndarray, flag: int) -> np.ndarray:
     return lines
 
 
-def unpack(twin: int, lines: np.ndarray, size: int, flag: int) -> tuple[int, np.ndarray]:
+def unpack(
+    twin: int, place: tuple[bool, int], lines: np.ndarray, size: int, flag: int
+) -> tuple[int, np.ndarray]:
     """Lines unpacked, and the output with GUARD bytes of 0xAA behind it."""
-    out = np.full(size + GUARD, 0xAA, np.uint8)
+    past, distance = place
+    room = np.full(GUARD + size + 2 * GUARD, 0xAA, np.uint8)
+    start = -room.ctypes.data % GUARD + distance
+    out = room[start : start + size + GUARD]
     done = lib.fc_ll_unpack_by(
         twin,
+        past,
         ffi.from_buffer("uint8_t[]", out),
         ffi.from_buffer("uint8_t[]", lines.tobytes() or b"\0"),
         size,
@@ -34,17 +42,23 @@ def unpack(twin: int, lines: np.ndarray, size: int, flag: int) -> tuple[int, np.
     )
     if done == CANNOT:
         pytest.skip("this CPU has no such instructions")
+    assert (room[:start] == 0xAA).all()
     return int(done), out
 
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS.keys())
 @settings(max_examples=150, deadline=None)
-@given(size=st.integers(0, 700), flag=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**32))
+@given(
+    place=PLACES,
+    size=st.integers(0, 700),
+    flag=st.integers(0, 2**32 - 1),
+    seed=st.integers(0, 2**32),
+)
 def test_every_length_comes_out_as_numpy_says_and_not_a_byte_more(
-    twin: int, size: int, flag: int, seed: int
+    twin: int, place: tuple[bool, int], size: int, flag: int, seed: int
 ) -> None:
     data = np.random.default_rng(seed).integers(0, 256, size, np.uint8)
-    done, out = unpack(twin, lines_of(data, flag), size, flag)
+    done, out = unpack(twin, place, lines_of(data, flag), size, flag)
     assert done == -(-size // 8)
     assert np.array_equal(out[:size], data)
     assert (out[size:] == 0xAA).all()
@@ -52,13 +66,20 @@ def test_every_length_comes_out_as_numpy_says_and_not_a_byte_more(
 
 @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS.keys())
 @settings(max_examples=150, deadline=None)
-@given(size=st.integers(1, 700), where=st.integers(0, 10**6), column=st.sampled_from([1, 3]))
-def test_a_wrong_flag_stops_before_its_line(twin: int, size: int, where: int, column: int) -> None:
+@given(
+    place=PLACES,
+    size=st.integers(1, 700),
+    where=st.integers(0, 10**6),
+    column=st.sampled_from([1, 3]),
+)
+def test_a_wrong_flag_stops_before_its_line(
+    twin: int, place: tuple[bool, int], size: int, where: int, column: int
+) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     lines = lines_of(data, 7)
     bad = where % len(lines)
     lines[bad, column] = 8
-    done, out = unpack(twin, lines, size, 7)
+    done, out = unpack(twin, place, lines, size, 7)
     assert done == bad
     assert np.array_equal(out[: bad * 8], data[: bad * 8])
     assert (out[bad * 8 :] == 0xAA).all()
