@@ -83,8 +83,7 @@ def train(
         int | None,
         typer.Option(
             metavar="STEP",
-            help="With --mirror-loss: drop copies only behind this step of the trainers, so that "
-            "the start-up is seen whole; default: from the start on.",
+            help="With --mirror-loss: drop copies only behind this step; default: from the start.",
         ),
     ] = None,
     save_every: Annotated[

@@ -158,6 +158,7 @@ def values(path: Path) -> dict[str, list[torch.Tensor]]:
     return {"parameters": parameters} | {kind: [own[kind] for own in states] for kind in kinds}
 
 
+@pytest.mark.nightly
 def test_drill_with_a_loss(tmp_path: Path) -> None:
     """The job is the one without a loss; what is not called tainted is the trainer's, bit for bit;
     what is, is named."""

@@ -65,7 +65,7 @@ def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> N
         (each / MARKER_FILE).touch()
 
 
-def share(folder: Path) -> None:
+def open_to_all(folder: Path) -> None:
     """Lets every user who reaches a folder of `make_empty_folders` read it, as on a shared disk:
     the chain's processes are not root."""
     folder.chmod(0o755)

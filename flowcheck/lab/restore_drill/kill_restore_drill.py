@@ -23,7 +23,7 @@ from flowcheck.lab.job_run.digest_comparison import (
 )
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
 from flowcheck.lab.job_run.hang_detection import HangDetector
-from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders, share
+from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders, open_to_all
 from flowcheck.lab.job_run.run_display import Display, typed_flowcheck_command
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
@@ -75,7 +75,7 @@ class KillRestoreDrill:
         cluster.down(plan.cluster.name)
         make_empty_folders(plan.folder, plan.created_folders, force=plan.force)
         if plan.save_every is not None:
-            share(plan.saves_folder)
+            open_to_all(plan.saves_folder)
         cluster.up(plan.cluster)
         try:
             with self._dropping_copies():
