@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True):
     steps: int = 0
     """Steps that the trainer's optimizers had made since it was launched."""
     parameters: tuple[AnsweredParameter, ...] = ()
-    refused: str = ""
+    error_text: str = ""
     """Why nothing is told; empty: all is."""
 
 

@@ -77,5 +77,5 @@ class HookServer:
             found = told.get(timeout=wait_s)
         except Empty:
             self._values.forget()
-            return Answer(refused=f"no step ended within {wait_s:g} s")
-        return Answer(refused=found) if isinstance(found, str) else found()
+            return Answer(error_text=f"no step ended within {wait_s:g} s")
+        return Answer(error_text=found) if isinstance(found, str) else found()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,16 @@ def trained(folder: Path, kind: str, *, by: str) -> Iterator[int]:
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     run += ["--master-port", str(free_port()), *words]
     log = (folder / "log").open("wb")
-    process = subprocess.Popen(run, cwd=folder, env=env, stdout=log, stderr=log)
+    process = subprocess.Popen(
+        run, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True
+    )
     try:
         yield listening(folder) if by != "nothing" else 0
         (folder / "stop").touch()
         assert process.wait(LIMIT_S) == 0, (folder / "log").read_text()
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the launcher, and the ranks it started
         process.wait(60)
         log.close()
 

@@ -50,8 +50,8 @@ def ask_hook(host: str, port: int, token: bytes, request: Request) -> Told:
     except OSError as error:
         told = error.strerror or str(error)
         raise StateError(HOOK_UNREACHABLE(address=address, error=told)) from error
-    if answer.refused:
-        raise StateError(HOOK_REFUSES(address=address, reason=answer.refused))
+    if answer.error_text:
+        raise StateError(HOOK_REFUSES(address=address, reason=answer.error_text))
     sent = sum(len(one.value) + sum(map(len, one.states.values())) for one in answer.parameters)
     return Told(answer, sent)
 
