@@ -90,8 +90,7 @@ def train(
         int | None,
         typer.Option(
             metavar="N",
-            help="The trainer saves its own checkpoint every N steps, into a folder that FlowCheck "
-            "watches ([audit]); default: it does not.",
+            help="The trainer saves a checkpoint every N steps, where FlowCheck watches.",
         ),
     ] = None,
     kill_at: Annotated[
