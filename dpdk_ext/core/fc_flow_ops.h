@@ -40,8 +40,8 @@
 /* Most messages that give way to one message. */
 #define FC_WITHDRAWN_MAX 32
 /* Slots decoded before the first is assembled: enough to hide cache misses, few enough that the
- * payloads of two batches stay in the L2 cache. */
-#define FC_BATCH_SLOTS 16
+ * payloads of two batches stay in the L1 cache. */
+#define FC_BATCH_SLOTS 4
 /* Slots whose addresses are computed: this batch and those prefetched. */
 #define FC_LINED_SLOTS 64
 

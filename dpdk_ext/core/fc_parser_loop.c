@@ -6,14 +6,15 @@
 #include "fc_error.h"
 #include "fc_flow_ops.h"
 
+/* Slots ahead whose headers are prefetched: about one memory latency of parsing. */
+#define PREFETCH_SLOTS 8
 /* Payloads for the ICRC are prefetched one batch ahead, a part in each pass, because a core can
  * have only few cache misses in flight and should always have some. */
 #define PASSES 3
-/* Locality of a prefetch that goes no nearer than the L2 cache: it lets go of the few buffers of the
- * L1 cache that all loads and stores need. */
-#define INTO_L2 2
 
-_Static_assert(2 * FC_BATCH_SLOTS <= FC_LINED_SLOTS, "all slots looked at are lined up");
+_Static_assert(FC_BATCH_SLOTS + PREFETCH_SLOTS <= FC_LINED_SLOTS &&
+		       2 * FC_BATCH_SLOTS <= FC_LINED_SLOTS,
+	       "all slots looked at are lined up");
 
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out)
@@ -137,18 +138,15 @@ static inline void prefetch_payload(const struct fc_parser *parser, uint64_t pos
 	const uint32_t lines = bytes > 128 ? (bytes - 128 + 63) / 64 : 0;
 
 	for (uint32_t n = pass * lines / PASSES; n < (pass + 1) * lines / PASSES; n++)
-		__builtin_prefetch(slot + 192 + 64 * n, 0, INTO_L2);
+		__builtin_prefetch(slot + 192 + 64 * n);
 }
 
 /* First pass: decodes each frame by itself, and prefetches its flow's index entry. */
 static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
 {
-	/* A prefetch retires once its page is known, so those of a whole batch stand together: then
-	 * the processor looks up several pages at a time. */
-	for (uint64_t next = first + FC_BATCH_SLOTS;
-	     next < first + 2 * FC_BATCH_SLOTS && next < parser->lined_up; next++)
-		prefetch_headers(slot_at(parser, next));
 	for (uint64_t i = 0; i < count; i++) {
+		if (FC_LIKELY(first + i + PREFETCH_SLOTS < parser->lined_up))
+			prefetch_headers(slot_at(parser, first + i + PREFETCH_SLOTS));
 		prefetch_payload(parser, first + i, 0);
 		const struct fc_slot *slot = slot_at(parser, first + i);
 		struct fc_packet *p = &parser->packets[i];
