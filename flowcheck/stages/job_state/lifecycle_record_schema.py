@@ -55,10 +55,15 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     anchored: Step | None = None
     """The last step whose state was replaced by a trainer checkpoint, as the two differed, or as
     the replica waited for it; None: none was."""
-    lacking: Step | None = None
-    """The last step that lacks bytes which may matter to every element. The replica stays before
-    such a step, and waits for a trainer checkpoint of the last one or a later step; gradients since
-    are logged. None: it waits for none."""
+    last_lacking: Step | msgspec.UnsetType = msgspec.UNSET
+    """As `lacking`; where it is not set, the record is as earlier versions wrote it."""
+
+    @property
+    def lacking(self) -> Step | None:
+        """The last step that lacks bytes which may matter to every element. The replica stays
+        before such a step, and waits for a trainer checkpoint of the last one or a later step;
+        gradients since are logged. None: it waits for none."""
+        return None if self.last_lacking is msgspec.UNSET else self.last_lacking
 
     def iteration_of(self, step: Step, iterations_per_step: int) -> Iteration:
         """The shard's number of the iteration that ends `step`; iterations_per_step: iterations per

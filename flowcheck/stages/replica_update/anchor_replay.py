@@ -181,7 +181,9 @@ class AnchorReplay:
         known = incarnation_of(self._run)
         rests = STATE_DIFFERED if known.lacking is None else STATE_AWAITED
         add_assumption(self._run, rests(step=step, file=source))
-        followed = msgspec.structs.replace(known, anchored=step, audits=lines, lacking=None)
+        followed = msgspec.structs.replace(
+            known, anchored=step, audits=lines, last_lacking=msgspec.UNSET
+        )
         return followed, None
 
     def close(self) -> None:

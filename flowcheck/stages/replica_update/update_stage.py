@@ -323,7 +323,7 @@ class UpdateService:
         step = followed.step_of(arrived.iteration, self._each)
         if step is not None and (followed.lacking is None or step > followed.lacking):
             o.waiting.empty_log()
-            self._lifecycle.state_known(msgspec.structs.replace(followed, lacking=step))
+            self._lifecycle.state_known(msgspec.structs.replace(followed, last_lacking=step))
         o.source.release(arrived.iteration)
         return 1
 
