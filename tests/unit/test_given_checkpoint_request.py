@@ -64,7 +64,7 @@ def updater(run: RunDir) -> UpdateLifecycle:
 
 
 def taken(run: RunDir) -> CheckpointRequest:
-    request = take_request(updater(run), Step(0))
+    request = take_request(updater(run), Step(10**6))
     assert request is not None
     return request
 
@@ -73,7 +73,7 @@ def test_what_is_given_is_taken_answered_and_cleared_away(run: RunDir) -> None:
     asked = submitted(run)
     assert is_asked(run) and request_answer(run, asked) is None
     lifecycle = updater(run)
-    request = take_request(lifecycle, Step(0))
+    request = take_request(lifecycle, Step(10**6))
     assert (
         request
         == waiting(run)
@@ -91,7 +91,9 @@ def test_what_is_given_is_taken_answered_and_cleared_away(run: RunDir) -> None:
     lifecycle.answer(request, Step(9))
     clear_request(run, request)
     assert await_answer(run, asked, 1.0, "the file").at == 9
-    assert not is_asked(run) and take_request(lifecycle, Step(0)) is None and not checkpoints(run)
+    assert (
+        not is_asked(run) and take_request(lifecycle, Step(10**6)) is None and not checkpoints(run)
+    )
 
 
 def test_one_waits_at_a_time(run: RunDir) -> None:
@@ -111,7 +113,9 @@ def test_one_that_is_not_taken_yet_is_withdrawn_and_one_that_is_is_not(run: RunD
     with refused_as(REQUEST_WITHDRAWN, file="the file", seconds=0.0):
         await_answer(run, submitted(run), 0.0, "the file")
     assert (
-        not is_asked(run) and not checkpoints(run) and take_request(updater(run), Step(0)) is None
+        not is_asked(run)
+        and not checkpoints(run)
+        and take_request(updater(run), Step(10**6)) is None
     )
     asked = submitted(run)
     request = taken(run)
@@ -131,7 +135,7 @@ def test_an_updater_killed_before_its_answer_takes_it_again_and_one_killed_behin
     assert taken(run) == request
     updater(run).answer(request, Step(7))
     assert is_asked(run)
-    assert take_request(updater(run), Step(0)) is None
+    assert take_request(updater(run), Step(10**6)) is None
     assert not is_asked(run) and not checkpoints(run)
 
 
@@ -142,7 +146,9 @@ def test_a_command_killed_before_it_asked_leaves_a_file_that_nobody_takes(
     with pytest.raises(SystemExit):
         submitted(run)
     monkeypatch.undo()
-    assert checkpoints(run) and not is_asked(run) and take_request(updater(run), Step(0)) is None
+    assert (
+        checkpoints(run) and not is_asked(run) and take_request(updater(run), Step(10**6)) is None
+    )
     submitted(run, 8)
     assert taken(run).step == 8 and len(checkpoints(run)) == 1
 
@@ -158,7 +164,7 @@ def test_who_holds_the_lock_keeps_no_updater_waiting(run: RunDir) -> None:
             submitted(run)
     asked = submitted(run)
     with given_checkpoint_request._locked(run):
-        assert take_request(updater(run), Step(0)) is None
+        assert take_request(updater(run), Step(10**6)) is None
     assert taken(run).id == asked
 
 
@@ -175,10 +181,10 @@ def test_what_is_withdrawn_while_it_is_taken_is_one_of_both(run: RunDir) -> None
         thread = Thread(target=withdraw)
         thread.start()
         begin.wait()
-        request = take_request(lifecycle, Step(0))
+        request = take_request(lifecycle, Step(10**6))
         thread.join()
         # One that was just being withdrawn is looked for again in the next turn.
-        request = take_request(lifecycle, Step(0)) if request is None else request
+        request = take_request(lifecycle, Step(10**6)) if request is None else request
         assert told["withdrawn"] == (request is None), turn
         found.add(told["withdrawn"])
         if request is not None:
@@ -205,15 +211,15 @@ def test_a_full_disk_keeps_a_request_waiting_and_a_refusal_makes_its_own_room(
 ) -> None:
     asked, lifecycle = submitted(run), updater(run)
     monkeypatch.setattr(lifecycle_writers, "write_atomically", no_space(1))
-    assert take_request(lifecycle, Step(0)) is None and waiting(run) is not None
-    request = take_request(lifecycle, Step(0))
+    assert take_request(lifecycle, Step(10**6)) is None and waiting(run) is not None
+    request = take_request(lifecycle, Step(10**6))
     assert request is not None
     monkeypatch.setattr(lifecycle_writers, "write_atomically", no_space(1))
     refuse_request(lifecycle, request, Step(3), NO_BASE_AWAITED())
     answer = request_answer(run, asked)
     assert answer is not None and answer.refused == NO_BASE_AWAITED() and not checkpoints(run)
     submitted(run)
-    request = take_request(lifecycle, Step(0))
+    request = take_request(lifecycle, Step(10**6))
     assert request is not None
     monkeypatch.setattr(lifecycle_writers, "write_atomically", no_space(2))
     with pytest.raises(OSError, match="No space"):
@@ -296,7 +302,7 @@ def test_one_is_answered_once_or_withdrawn_wherever_either_is_killed(folder: Pat
             withdraw_request(run, (place / "asked").read_text())
             return
         lifecycle = updater(run)
-        if (request := take_request(lifecycle, Step(0))) is not None:
+        if (request := take_request(lifecycle, Step(10**6))) is not None:
             read_sections(run, request)
             lifecycle.answer(request, Step(9))
             clear_request(run, request)
