@@ -121,7 +121,11 @@ def check_exact(where: RunDir, truth: Truth) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("protocol", "kept"), [("Simple", 8), ("LL128", 0)], ids=["whole steps", "digests"]
+    ("protocol", "kept"),
+    [
+        pytest.param("Simple", 8, id="whole steps"),
+        pytest.param("LL128", 0, id="digests", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_file_of_a_step_since_the_loss_heals(protocol: str, kept: int, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
