@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowcheck.replica.element_ranges import Ranges, cut_at, no_ranges
 from flowcheck.replica.optimizer.state_sections import layout_of_section
-from flowcheck.replica.param_layout import FlatParameter, dtype_size_bytes
+from flowcheck.replica.param_layout import FlatParameter, Layout, dtype_size_bytes
 from flowcheck.replica.state_file.file_header import Description, EntryPer, Section
 
 ByteRuns = NDArray[np.int64]
@@ -50,11 +50,10 @@ def patch_of_sections(
 ) -> ElementPatch:
     """Cut out of whole flat sections, as the replica has them."""
     parts: dict[str, NDArray[np.uint8]] = {}
-    for section in description.sections:
+    for section in sections_of_elements(description):
         runs = byte_runs(description, section, elements)
-        if section.per in _OF_ELEMENTS:
-            raw = sections[section.name].reshape(-1).view(np.uint8)
-            parts[section.name] = _joined([raw[start:stop] for start, stop in runs])
+        raw = sections[section.name].reshape(-1).view(np.uint8)
+        parts[section.name] = _joined([raw[start:stop] for start, stop in runs])
     return ElementPatch(elements, parts)
 
 
@@ -79,14 +78,21 @@ def patch_fits(description: Description, patch: ElementPatch) -> bool:
     if not len(flat) or flat[0] < 0 or flat[-1] > total or (np.diff(flat) <= 0).any():
         return False
     expected: dict[str, int] = {}
-    for section in description.sections:
-        if section.per in _OF_ELEMENTS:
-            runs = byte_runs(description, section, patch.elements)
-            expected[section.name] = int((runs[:, 1] - runs[:, 0]).sum())
+    for section in sections_of_elements(description):
+        runs = byte_runs(description, section, patch.elements)
+        expected[section.name] = int((runs[:, 1] - runs[:, 0]).sum())
     return expected == {name: part.size for name, part in patch.parts.items()}
 
 
-_OF_ELEMENTS = (EntryPer.ELEMENT, EntryPer.PLACE)
+def sections_of_elements(description: Description) -> list[Section]:
+    """Those with values of elements, parameters first."""
+    held = EntryPer.ELEMENT, EntryPer.PLACE
+    return [section for section in description.sections if section.per in held]
+
+
+def element_borders(layout: Layout) -> NDArray[np.int64]:
+    """[parameter] the number of its first element."""
+    return np.cumsum([0, *(p.elements for p in layout.parameters)])[:-1]
 
 
 def byte_runs(description: Description, section: Section, elements: Ranges) -> ByteRuns:
@@ -100,9 +106,7 @@ def _places(
 ) -> tuple[Ranges, ByteRuns]:
     """(the elements cut at the borders of parameters, as far as the section has values of them,
     where each of these pieces lies)"""
-    layout = description.layout
-    counts = [p.elements for p in layout.parameters]
-    borders = np.cumsum([0, *counts])[:-1]
+    borders = element_borders(description.layout)
     pieces, owners = cut_at(elements, borders)
     starts, sizes = _tensors(description, section)
     own = sizes[owners] > 0

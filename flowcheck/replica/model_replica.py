@@ -377,10 +377,10 @@ class Replica(CommittedReplica):
 
         def publish(digests: list[bytes]) -> None:
             self._taint.record(step, lacks)  # before anybody can read the step
-            tainted = bool(self._taint.at(step, self.layout))
-            elements = self._taint.elements_at(step) if tainted else no_ranges()
-            self._tainted_steps.record(step, elements, arguments[0])
-            state.publish(step, others[0], self._whole(others[0], digests), tainted=tainted)
+            tainted = self._taint.elements_at(step)
+            self._tainted_steps.record(step, tainted, arguments[0])
+            whole = self._whole(others[0], digests)
+            state.publish(step, others[0], whole, tainted=bool(len(tainted)))
             self.tensor_digests, state.step_in_progress = digests, Step(0)
 
         self._started = PendingStep(begin_in_copy, publish)

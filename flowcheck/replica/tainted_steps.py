@@ -88,17 +88,13 @@ class TaintedSteps:
         """The tainted elements of the last record, cut at the borders of parameters, which
         parameter each piece is of, and the place of each element."""
 
-    @property
-    def steps(self) -> tuple[int, ...]:
-        """Those it has records of, ascending."""
-        return tuple(place.step for place in self._places)
-
     def record(self, step: int, elements: Ranges, arguments: StepArguments | None) -> None:
         """To be called before the step is committed. elements: those that are tainted now; none, or
         more than ELEMENTS_MAX: all records go. arguments: of the step, whose gradient is still
         there; None: torch made it, and no record of an earlier step is of use any more."""
         if arguments is None or not 0 < count_elements(elements) <= ELEMENTS_MAX:
-            self.clear()
+            if self._places:  # of most steps there is nothing to forget
+                self.clear()
             return
         if elements is not self._cut[0]:
             pieces, owners = cut_at(elements, self._borders)
@@ -279,13 +275,13 @@ def _whole_records(path: Path) -> list[_Place]:
 def _decoded(raw: bytes) -> _Record | None:
     try:
         record = msgspec.msgpack.decode(raw, type=_Record)
-        pieces, rows = record.pieces, len(record.rows) // STEP_ROW.itemsize
+        pieces = record.pieces
     except (*DECODE_ERRORS, ValueError):
         return None
     flat = pieces.ravel()
     elements = int((pieces[:, 1] - pieces[:, 0]).sum())
     sound = len(flat) and flat[0] >= 0 and bool((np.diff(flat) >= 0).all())
-    sound = sound and len(record.rows) == len(pieces) * STEP_ROW.itemsize and rows == len(pieces)
+    sound = sound and len(record.rows) == len(pieces) * STEP_ROW.itemsize
     sound = sound and len(record.gradient) == 4 * elements
     wide = len(record.wide)
     return record if sound and wide in (0, len(pieces) * STEP_DOUBLES.itemsize) else None

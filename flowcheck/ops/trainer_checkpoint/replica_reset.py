@@ -79,20 +79,22 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
             tensors=found.tensors,
             first=found.differences[0].name,
         )
-    line = submit_and_wait(where, template, file)
-    store_checkpoint_buffers(where, template.model, template.step)
-    audits.append_base_line(where, template.step, file)
-    steps = line - template.step
+    steps = _replace(where, template, file)
     return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
 
 
 def end_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> Finding:
     """Gives a replica that stays before a step which lacks bytes the trainer's state of that step
     or a later one. Returns what the updater did. Raises StateError as `replace_with_checkpoint`."""
-    line = submit_and_wait(where, template, file)
+    return WAIT_ENDED(step=template.step, steps=_replace(where, template, file))
+
+
+def _replace(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
+    """Has the updater take a file, and writes down what rests on it. Returns the steps since."""
+    at = submit_and_wait(where, template, file)
     store_checkpoint_buffers(where, template.model, template.step)
     audits.append_base_line(where, template.step, file)
-    return WAIT_ENDED(step=template.step, steps=line - template.step)
+    return at - template.step
 
 
 def _ends_doubt(where: RunDir, found: Audit) -> bool:

@@ -30,6 +30,8 @@ import math
 import mmap
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -287,31 +289,32 @@ def _load(memory: mmap.mmap, at: int, size_bytes: int) -> bytes:
     return bytes(raw)
 
 
-def peek_commit(path: Path) -> tuple[Commit, int]:
-    """(last commit, step being applied or 0) of a replica that another process may be writing."""
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    """A replica that another process may be writing, for a look."""
     with (
         os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
     ):
+        yield memory
+
+
+def peek_commit(path: Path) -> tuple[Commit, int]:
+    """(last commit, step being applied or 0) of a replica that another process may be writing."""
+    with _mapped(path) as memory:
         read_description(path, memory)
         return read_commit(path, memory), read_step_in_progress(memory)
 
 
 def peek_description(path: Path) -> Description:
     """What the copies of a replica hold that another process may be writing."""
-    with (
-        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
-    ):
+    with _mapped(path) as memory:
         return read_description(path, memory)[1]
 
 
 def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
     """(layout, whole steps ascending) of a replica that another process may be writing."""
-    with (
-        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
-    ):
+    with _mapped(path) as memory:
         _, description = read_description(path, memory)
         return description.layout, tuple(commit.step for commit in read_commits(memory))
 
@@ -319,10 +322,7 @@ def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
 def peek_tainted(path: Path) -> frozenset[Step]:
     """Those of the whole steps that are tainted, of a replica that another process may be
     writing."""
-    with (
-        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
-    ):
+    with _mapped(path) as memory:
         read_description(path, memory)
         return frozenset(commit.step for commit in read_commits(memory) if commit.tainted)
 

@@ -9,11 +9,16 @@ import numpy as np
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.trainer_hook import HOOK_OTHER_MODEL, HOOK_OTHER_STATE
 from flowcheck.hook.protocol import Answer, AnsweredParameter, AskedParameter
-from flowcheck.replica.element_patch import ElementPatch, byte_runs
+from flowcheck.replica.element_patch import (
+    ElementPatch,
+    byte_runs,
+    element_borders,
+    sections_of_elements,
+)
 from flowcheck.replica.element_ranges import Ranges, cut_at, difference, union
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.state_file.file_header import Description, EntryPer
+from flowcheck.replica.state_file.file_header import Description
 
 EVIDENCE = 16
 """Exact elements that are asked beside the tainted ones of a parameter: the step that the values
@@ -23,7 +28,7 @@ are of is the one at which they are equal to the replica's. A choice: each costs
 def asked_elements(tainted: Ranges, layout: Layout) -> Ranges:
     """The tainted elements and the exact ones next to them. A parameter all of which is tainted
     has none; if all of the model is, nothing can show the step."""
-    borders = _borders(layout)
+    borders = element_borders(layout)
     whole = np.array([[0, sum(p.elements for p in layout.parameters)]], np.int64)
     pieces, owners = cut_at(tainted, borders)
     ends = np.append(borders[1:], whole[0, 1])
@@ -45,7 +50,7 @@ def asked_elements(tainted: Ranges, layout: Layout) -> Ranges:
 
 def asked_parameters(elements: Ranges, layout: Layout) -> tuple[AskedParameter, ...]:
     """The same by parameter, as the hook takes it."""
-    borders = _borders(layout)
+    borders = element_borders(layout)
     pieces, owners = cut_at(elements, borders)
     within = pieces - borders[owners][:, None]
     return tuple(
@@ -69,9 +74,7 @@ def patch_of_answer(description: Description, elements: Ranges, answer: Answer) 
             mine = f"{own.shape}, {layout.dtype_of(own)}"
             raise StateError(HOOK_OTHER_MODEL(parameter=own.name, own=mine, theirs=theirs))
     parts = {}
-    for section in description.sections:
-        if section.per not in (EntryPer.ELEMENT, EntryPer.PLACE):
-            continue
+    for section in sections_of_elements(description):
         runs = byte_runs(description, section, elements)
         raw = b"".join(_bytes_of(told[index], section.name) for index in asked)
         if len(raw) != int((runs[:, 1] - runs[:, 0]).sum()):
@@ -85,8 +88,3 @@ def _bytes_of(one: AnsweredParameter, section: str) -> bytes:
         return one.value
     states: Mapping[str, bytes] = one.states
     return states.get(section, b"")
-
-
-def _borders(layout: Layout) -> np.ndarray:
-    counts = [p.elements for p in layout.parameters]
-    return np.cumsum([0, *counts])[:-1]

@@ -20,9 +20,9 @@ from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.hook.install import hook_token
 from flowcheck.hook.protocol import ELEMENTS_MAX, Answer, Request
 from flowcheck.messages import Message, Note
-from flowcheck.replica.element_ranges import Ranges, count_elements, union
+from flowcheck.replica.element_ranges import Ranges, count_elements, no_ranges
 from flowcheck.replica.state_file.file_header import peek_commit, peek_description
-from flowcheck.replica.taint import read_losses
+from flowcheck.replica.taint import elements_of_losses, read_losses
 from flowcheck.stages.healing.asked_elements import (
     asked_elements,
     asked_parameters,
@@ -42,16 +42,13 @@ TAKEN_LIMIT_S = 30.0
 lags, else values are asked anew."""
 
 
-def tainted_now(replica: Path) -> tuple[Step, Ranges] | None:
-    """(the replica's step, its tainted elements); None: there is no replica, or it is exact. Raises
-    FlowCheckError."""
+def tainted_now(replica: Path) -> Ranges:
+    """The tainted elements of the replica's step; empty where there is no replica, or it is exact.
+    Raises FlowCheckError."""
     if not replica.exists():
-        return None
+        return no_ranges()
     commit, _ = peek_commit(replica)
-    if not commit.tainted:
-        return None
-    parts = [loss.ranges for loss in read_losses(replica) if loss.is_in(commit.step)]
-    return (commit.step, union(parts)) if parts else None
+    return elements_of_losses(read_losses(replica), commit.step) if commit.tainted else no_ranges()
 
 
 class HookService:
@@ -87,11 +84,11 @@ class HookService:
             return 0
         self._looked_s = now
         try:
-            found = tainted_now(self._run.replica)
+            tainted = tainted_now(self._run.replica)
         except (FlowCheckError, OSError):
             return 0  # it is being made, or the updater tells what is wrong with it
-        if found is not None:
-            self._thread = threading.Thread(target=self._ask, args=found[1:], daemon=True)
+        if len(tainted):
+            self._thread = threading.Thread(target=self._ask, args=(tainted,), daemon=True)
             self._thread.start()
         return 0
 

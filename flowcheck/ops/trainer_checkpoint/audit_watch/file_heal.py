@@ -22,10 +22,10 @@ from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
 from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
-from flowcheck.replica.element_patch import ElementPatch, patch_of_sections
+from flowcheck.replica.element_patch import ElementPatch, patch_of_sections, sections_of_elements
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.state_sections import describe_sections
-from flowcheck.replica.state_file.file_header import Description, EntryPer, peek_versions
+from flowcheck.replica.state_file.file_header import Description, peek_versions
 from flowcheck.replica.taint import elements_of_losses, healable_elements, read_losses
 from flowcheck.stages.job_state.audited_files import AuditedFile
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_patch
@@ -153,9 +153,8 @@ def _patch(
 def _keeps_state(description: Description) -> bool:
     """Whether the replica keeps more of an element than its parameter."""
     return any(
-        section.per in (EntryPer.ELEMENT, EntryPer.PLACE)
-        and section.name != state_section_names.PARAMETERS
-        for section in description.sections
+        section.name != state_section_names.PARAMETERS
+        for section in sections_of_elements(description)
     )
 
 
