@@ -108,8 +108,9 @@ class AuditConfig(ConfigSection, frozen=True, kw_only=True):
 class HookConfig(ConfigSection, frozen=True, kw_only=True):
     """The hook in the trainer, which is asked for the values of tainted elements."""
 
-    address: str
-    """Address and port that the hook listens at: "10.0.0.7:9470"."""
+    address: str | tuple[str, ...]
+    """Address and port that the hook listens at: "10.0.0.7:9470". Of several jobs a list with each
+    one's, in any order: exact values tell whose a hook is."""
     token_file: str
     """File that holds the token which the trainer has as well."""
     wait_s: float = 120.0
@@ -118,17 +119,15 @@ class HookConfig(ConfigSection, frozen=True, kw_only=True):
     """Seconds between two requests. A choice: shorter asks more often while packets are lost."""
 
     @property
-    def host(self) -> str:
-        return self.address.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
+    def addresses(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.address,) if isinstance(self.address, str) else self.address
 
     def __post_init__(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-            raise ConfigError("hook.address", self.address, ADDRESS_AND_PORT("10.0.0.7:9470"))
+        for each in self.addresses or ("",):
+            host, _, port = each.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+                raise ConfigError("hook.address", each, ADDRESS_AND_PORT("10.0.0.7:9470"))
         for key in ("wait_s", "pause_s"):
             if not getattr(self, key) > 0:
                 raise ConfigError(f"hook.{key}", getattr(self, key), ABOVE(0))

@@ -24,10 +24,18 @@ EVIDENCE = 16
 """Exact elements that are asked beside the tainted ones of a parameter: the step that the values
 are of is the one at which they are equal to the replica's. A choice: each costs some bytes."""
 
+LARGEST = 4
+"""Parameters in which elements are asked so that jobs are told apart. A choice: an embedding is
+among them, and layers that each gradient reaches."""
 
-def asked_elements(tainted: Ranges, layout: Layout) -> Ranges:
+
+def asked_elements(tainted: Ranges, layout: Layout, *, several_jobs: bool = False) -> Ranges:
     """The tainted elements and the exact ones next to them. A parameter all of which is tainted
-    has none; if all of the model is, nothing can show the step."""
+    has none; if all of the model is, nothing can show the step.
+
+    several_jobs: the hook may be another job's of the same model and seed, which may be equal in
+    what no gradient reaches, so some in the middle of the largest parameters are asked as well.
+    """
     borders = element_borders(layout)
     whole = np.array([[0, sum(p.elements for p in layout.parameters)]], np.int64)
     pieces, owners = cut_at(tainted, borders)
@@ -39,6 +47,11 @@ def asked_elements(tainted: Ranges, layout: Layout) -> Ranges:
         start, stop = int(borders[owner]), int(ends[owner])
         near.append([last, min(stop, last + EVIDENCE)])
         near.append([max(start, first - EVIDENCE), first])
+    if several_jobs:
+        sizes = ends - borders
+        for owner in np.argsort(-sizes, kind="stable")[:LARGEST]:
+            middle = int(borders[owner] + sizes[owner] // 2)
+            near.append([middle, min(int(ends[owner]), middle + EVIDENCE)])
     wanted = np.array([one for one in near if one[0] < one[1]], np.int64).reshape(-1, 2)
     wanted = wanted[np.argsort(wanted[:, 0], kind="stable")]
     exact = difference(union([wanted]), tainted)

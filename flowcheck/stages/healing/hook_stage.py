@@ -15,9 +15,10 @@ from pathlib import Path
 from flowcheck.config import HookConfig, JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.replica_state_errors import PATCH_REFUTED, PATCH_STEP_GONE
 from flowcheck.findings.catalog.trainer_hook import HOOK_STEP_UNKNOWN, HOOK_TOKEN
 from flowcheck.findings.finding import Finding, plain_error_text
-from flowcheck.hook.install import hook_token
+from flowcheck.hook.install import hook_token, parse_address
 from flowcheck.hook.protocol import ELEMENTS_MAX, Answer, Request
 from flowcheck.messages import Message, Note
 from flowcheck.replica.element_ranges import Ranges, count_elements, no_ranges
@@ -62,6 +63,8 @@ class HookService:
         self._thread: threading.Thread | None = None
         self._looked_s = 0.0
         self._next_s = 0.0
+        self._addresses = list(self._own.addresses)
+        """The one that healed last first: of several jobs each has a hook of its own."""
         self._said: Finding | None = None
         self._told: Finding | None = None
         """Why the last request healed nothing; None: it did."""
@@ -94,13 +97,18 @@ class HookService:
 
     def _ask(self, tainted: Ranges) -> None:
         """Runs in a thread of its own: whatever it raises is the reason why nothing is healed."""
-        try:
-            self._told = heal_by_hook(self._run, self._own, tainted)
-        except FlowCheckError as error:
-            self._told = error.finding
-        except Exception as error:
-            kind = type(error).__name__
-            self._told = ERROR_TEXT(text=plain_error_text(error), kind=kind)
+        for address in tuple(self._addresses):
+            try:
+                self._told = heal_by_hook(self._run, self._own, address, tainted)
+            except FlowCheckError as error:
+                self._told = error.finding
+            except Exception as error:
+                kind = type(error).__name__
+                self._told = ERROR_TEXT(text=plain_error_text(error), kind=kind)
+            if self._told is None:
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
+                return
 
     def on_message(self, message: Message) -> None:
         """Nothing is waited for."""
@@ -112,17 +120,20 @@ class HookService:
         """The thread ends with the process."""
 
 
-def heal_by_hook(run: RunDir, own: HookConfig, tainted: Ranges) -> Finding | None:
-    """Asks once. Returns why nothing is healed; None: something is. Raises StateError where the
-    hook does not tell, or is of another job."""
+def heal_by_hook(run: RunDir, own: HookConfig, address: str, tainted: Ranges) -> Finding | None:
+    """Asks the hook at one of its addresses once. Returns why nothing is healed; None: something
+    is. Raises StateError where the hook does not tell, or is of another job."""
     description = peek_description(run.replica)
-    elements = asked_elements(_most(tainted), description.layout)
+    several = len(own.addresses) > 1
+    elements = asked_elements(_most(tainted), description.layout, several_jobs=several)
     asked = asked_parameters(elements, description.layout)
-    told = ask_hook(own.host, own.port, _token(own), Request(asked, own.wait_s))
+    host, port = parse_address(address)
+    told = ask_hook(host, port, _token(own), Request(asked, own.wait_s))
     patch = patch_of_answer(description, elements, told.answer)
-    source = f"hook at {own.address}"
+    source = f"hook at {address}"
     why: Finding | None = None
-    steps = tuple(dict.fromkeys(_candidates(run, told.answer)))
+    at = peek_commit(run.replica)[0].step
+    steps = steps_by_distance(incarnation_of(run).step, told.answer, at)
     for step in steps:
         request = submit_patch(run, step, patch, source, asked_bytes=told.bytes)
         try:
@@ -133,6 +144,8 @@ def heal_by_hook(run: RunDir, own: HookConfig, tainted: Ranges) -> Finding | Non
         if answer.refused is None:
             return None
         why = answer.refused
+        if not why.is_any_of(PATCH_REFUTED, PATCH_STEP_GONE):
+            return why  # they are of this step, and heal nothing for another reason
     return HOOK_STEP_UNKNOWN(steps=steps, reason=why)
 
 
@@ -146,15 +159,26 @@ def _most(tainted: Ranges) -> Ranges:
     return tainted[:1].clip(max=first + ELEMENTS_MAX // 2)
 
 
-def _candidates(run: RunDir, answer: Answer) -> Iterator[Step]:
-    """Steps of the replica that the answer may be of: the trainer's steps since it was launched,
-    behind the step that its life began with, and what the optimizer itself counts."""
-    began = incarnation_of(run).step
+def steps_by_distance(began: Step | None, answer: Answer, at: Step) -> tuple[Step, ...]:
+    """Steps of the replica that the answer may be of, the one nearest to the replica's own first:
+    that is hardly behind the trainer, and for one that it does not come to it would wait in vain.
+
+    began: the step that the trainer's life began with, by what is known of it, which is no step of
+    the trainer's launch where the job was joined late; at: the replica's step.
+    """
+    found = dict.fromkeys(_candidates(began, answer))
+    return tuple(sorted(found, key=lambda step: abs(step - at)))
+
+
+def _candidates(began: Step | None, answer: Answer) -> Iterator[Step]:
+    """The trainer's steps since it was launched, behind the step that its life began with or from
+    its start, and what the optimizer itself counts."""
     if began is not None:
         yield Step(began + answer.steps)
     for one in answer.parameters:
         if one.own_step is not None:
             yield Step(one.own_step)
+    yield Step(answer.steps)
 
 
 def _token(own: HookConfig) -> bytes:
