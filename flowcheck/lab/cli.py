@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -50,6 +50,13 @@ def up(
     mtu: Mtu = 4200,
     name: Name = "lab",
     erspan: Erspan = False,
+    management: Annotated[
+        bool,
+        typer.Option(
+            "--management",
+            help="Also link each host to the checkpoint node past the switch, for the hook.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a cluster, and show which part of a ring all-reduce its mirrors see.
@@ -59,7 +66,8 @@ def up(
     from flowcheck.lab import cluster
     from flowcheck.lab.cluster.cluster_status import describe
 
-    made = cluster.up(cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan))
+    wanted = cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan, management=management)
+    made = cluster.up(wanted)
     found = cluster.status(name) or describe(made)
     print(json.dumps(found) if as_json else _text(found))
 
@@ -132,6 +140,7 @@ def _text(found: dict[str, Any]) -> str:
     lines = [f"cluster {found['name']}: {found['state']}, {kind} in {found['switch_namespace']}"]
     lines += [
         f"  {host['port']}  {host['namespace']}  {host['interface']} {host['address']}"
+        + (f"  management {host['management']}" if "management" in host else "")
         for host in found["hosts"]
     ]
     way = " in ERSPAN type II" if found["erspan"] else ""

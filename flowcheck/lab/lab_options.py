@@ -69,6 +69,7 @@ def cluster_of(
     mtu: int,
     *,
     erspan: bool = False,
+    management: bool = False,
 ) -> Cluster:
     """The cluster that these options describe. Raises ConfigError for one that cannot be built."""
     from flowcheck.lab import cluster
@@ -80,6 +81,7 @@ def cluster_of(
         mirrors=cluster.parse_mirrors(mirror or ["p0:both"]),
         mtu=mtu,
         erspan=erspan,
+        management=management,
     )
 
 

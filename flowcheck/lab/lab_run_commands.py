@@ -11,7 +11,12 @@ import typer
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_options import JOBS_FROM_START, KILL_CONTRADICTS, TREE_HOSTS
+from flowcheck.findings.catalog.refused_options import (
+    JOBS_FROM_START,
+    JOBS_WITHOUT_SAVES,
+    KILL_CONTRADICTS,
+    TREE_HOSTS,
+)
 from flowcheck.lab.lab_options import (
     Algo,
     Channels,
@@ -93,6 +98,13 @@ def train(
             help="The trainer saves a checkpoint every N steps, where FlowCheck watches.",
         ),
     ] = None,
+    hook: Annotated[
+        bool,
+        typer.Option(
+            "--hook",
+            help="Run the trainers with the hook: FlowCheck asks it for what packets were lost of.",
+        ),
+    ] = False,
     kill_at: Annotated[
         int | None,
         typer.Option(
@@ -151,6 +163,8 @@ def train(
         raise ConfigError("--kill-at", kill_at, KILL_CONTRADICTS(other))
     if jobs > 1 and comes_late:
         raise ConfigError("--jobs", jobs, JOBS_FROM_START())
+    if jobs > 1 and save_every is not None:
+        raise ConfigError("--jobs", jobs, JOBS_WITHOUT_SAVES())
     at_least("--jobs", jobs, 1)
     if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
         raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
@@ -159,7 +173,7 @@ def train(
         late = LateJoin(join_at=_step(join_at), leave_at=_step(leave_at), gap_at=_step(gap_at))
         no_kill = no_control = True
     plan = LabPlan(
-        cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan),
+        cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan, management=hook),
         folder=(out or Path("lab-run")).resolve(),
         force=force or out is None,
         steps=steps,
@@ -175,6 +189,7 @@ def train(
         mirror_loss_seed=mirror_loss_seed,
         mirror_loss_from=_step(mirror_loss_from),
         save_every=save_every,
+        hook=hook,
         late_join=late,
         jobs=jobs,
         control=not no_control,

@@ -220,3 +220,27 @@ def test_drill_with_a_loss(tmp_path: Path) -> None:
     unmirrored = values(tmp_path / f"gloo/step-{STEPS}.pt")
     for kind, tensors in values(out / f"saves/step-{STEPS}.pt").items():
         assert all(map(torch.equal, tensors, unmirrored[kind]))
+
+
+@pytest.mark.nightly
+def test_drill_with_a_hook(tmp_path: Path) -> None:
+    """What the hook healed is the trainer's, bit for bit, by the trainer's own digests."""
+    name, out, steps = f"l{os.getpid()}", tmp_path / "out", 100
+    options = ("--steps", str(steps), "--no-kill", "--no-control", "--hook")
+    try:
+        found = flowcheck(
+            *("lab", "train", "--json", "--name", name, "--out", out, *options),
+            *("--mirror-loss", "0.001", "--", *SMALL),
+        )
+    finally:
+        lab.down(name)
+    healed, followed = found["healed"], found["followed"]
+    assert healed["by_hook"] > 0 == healed["by_saves"]
+    assert healed["asked_bytes"] > 12 * healed["by_hook"]  # the parameter, two states; evidence
+    assert followed["partial"]
+    comparison = found["comparison"]
+    assert comparison["different"] == []
+    assert comparison["equal"] == followed["exact"]
+    # Exact behind a loss: without the hook no step would be.
+    assert set(range(min(followed["partial"]), followed["followed"] + 1)) - {*followed["tainted"]}
+    assert any("the hook healed" in fact for fact in found["facts"])

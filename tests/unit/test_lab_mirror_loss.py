@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
@@ -14,7 +15,9 @@ from flowcheck.lab.mirror_loss.drop_program import GOLDEN, HEAD_BYTES, MASK, mix
 from flowcheck.lab.mirror_loss.dropped_frames import RECORD, decode_record
 from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome, facts, statements
+from flowcheck.lab.restore_drill.healed_elements import healed_elements
 from flowcheck.lab.restore_drill.step_outcomes import followed_steps, step_outcomes
+from flowcheck.stages.job_state.heal_log import HealRecord
 from flowcheck.step_numbers import Step
 
 
@@ -98,3 +101,34 @@ def test_a_step_called_exact_that_differs_fails_the_drill(tmp_path: Path) -> Non
     found = outcome(tmp_path)
     found.restored_equal = False
     assert [holds for holds, _ in statements(found)] == [True, False]
+
+
+def test_what_was_healed_is_told_by_who_told_it(tmp_path: Path) -> None:
+    """Step 3 lost 7 elements and 4 another 2; a save of step 4 heals 7, the hook the 2 and later
+    9; an answer is refused meanwhile."""
+    (tmp_path / "steps-before-healing-4.jsonl").write_text(
+        '{"step":3,"digest":"c","seconds":0,"missing_elements":7,"tainted":{"w":7}}\n'
+        '{"step":4,"digest":"d","seconds":0,"missing_elements":2,"tainted":{"w":9}}\n'
+    )
+    (tmp_path / "steps.jsonl").write_text(
+        '{"step":3,"digest":"c","seconds":0,"missing_elements":7,"tainted":{"w":7}}\n'
+        '{"step":4,"digest":"e","seconds":0}\n'
+        '{"step":8,"digest":"f","seconds":0,"missing_elements":9}\n'
+    )
+    base = {"time_ns": 1, "request": "r", "source": "hook at 10.78.0.1:9470"}
+    lines = (
+        {"step": 4, "at": 4, "elements": 7, "left": 2, "source": "/saves/step-4.pt"},
+        {"step": 4, "at": 4, "elements": 2, "asked_bytes": 100},
+        {"step": 7, "at": 7, "asked_bytes": 30, "refused": {"code": "x", "arguments": {}}},
+        {"step": 8, "at": 9, "elements": 9, "asked_bytes": 50},
+    )
+    heals = [msgspec.convert(base | line, HealRecord) for line in lines]
+    followed = followed_steps(step_outcomes(tmp_path / "steps.jsonl"), Step(8), None)
+    assert followed.partial == (3, 4, 8)
+    healed = healed_elements(heals, followed.partial)
+    assert (healed.by_hook, healed.by_saves, healed.answers) == (11, 7, 2)
+    assert (healed.asked_bytes, healed.refused, healed.refused_bytes) == (150, 1, 30)
+    assert healed.steps_until_exact == (1, 1)
+    hook, saves, steps = healed.sentences(3)
+    assert "11 elements in 2 answers: 150 bytes asked, 50 per" in hook and "(30 bytes)" in hook
+    assert "7 elements" in saves and "2 times, 1 steps behind" in steps

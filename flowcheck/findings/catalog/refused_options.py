@@ -53,6 +53,11 @@ JOBS_FROM_START = Entry(
     "from their start",
     remedy="Give `--jobs 1`, or leave those options out.",
 )
+JOBS_WITHOUT_SAVES = Entry(
+    "option.jobs_without_saves",
+    "several jobs cannot be combined with --save-every: their saves of a step would have one name",
+    remedy="Give `--jobs 1`, or leave `--save-every` out.",
+)
 TREE_HOSTS = Entry(
     "option.tree_hosts",
     "trees need {least} hosts or more",

@@ -30,10 +30,13 @@ MONITOR_ROOM = 128
 Ethernet 18, and a reserve. A mirror silently drops frames that do not fit."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
 UPLINK = "eth0"
-"""Name of the only interface of a host, and of the checkpoint node."""
+"""Name of the mirrored interface of a host, and of the checkpoint node's that takes the copies."""
 MONITOR = "mon0"
 """Name of the switch's interface to the checkpoint node."""
 BRIDGE = "br0"
+MANAGEMENT = "mgmt"
+"""Name of the end of a management link: in a host alone, on the checkpoint node with the host's
+number."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,6 +65,9 @@ class Cluster:
     """True: the switch sends the copies through an ERSPAN type II tunnel."""
     network: int = 0
     """n in the hosts' addresses 10.77.n.0/24."""
+    management: bool = False
+    """True: each host has a second link, to the checkpoint node and past the switch, so that it is
+    never mirrored. In 10.78.n.0/24."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -114,6 +120,15 @@ class Cluster:
     def address(self, host: int) -> str:
         """IPv4 address of a host."""
         return f"10.77.{self.network}.{host + 1}"
+
+    def management_address(self, host: int) -> str:
+        """IPv4 address of a host on its management link."""
+        return f"10.78.{self.network}.{host + 1}"
+
+    @property
+    def checkpoint_management_address(self) -> str:
+        """IPv4 address of the checkpoint node on all management links."""
+        return f"10.78.{self.network}.254"
 
     def mac(self, host: int) -> str:
         """MAC address of a host."""

@@ -82,6 +82,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
                 "mac": cluster.mac(host),
                 "port": port_name(host),
             }
+            | ({"management": cluster.management_address(host)} if cluster.management else {})
             for host in range(cluster.hosts)
         ],
         "checkpoint": {"namespace": cluster.checkpoint_namespace, "interface": UPLINK},

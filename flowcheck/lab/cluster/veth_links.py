@@ -10,7 +10,7 @@ from ipaddress import IPv4Interface
 
 from pyroute2 import IPRoute
 
-from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
+from flowcheck.lab.cluster.cluster_spec import MANAGEMENT, MONITOR, UPLINK, Cluster, port_name
 from flowcheck.lab.cluster.network_namespaces import in_namespace, netlink, requires_kernel_feature
 
 SIOCETHTOOL = 0x8946  # linux/sockios.h
@@ -20,8 +20,8 @@ OFFLOADS = (0x2C, 0x24, 0x1F, 0x19, 0x17, 0x15)
 
 
 def connect(cluster: Cluster) -> None:
-    """Connects every host to its port and the checkpoint node to the monitor port; all links are
-    up on return."""
+    """Connects every host to its port and the checkpoint node to the monitor port, and the hosts to
+    the checkpoint node where the cluster has management links; all links are up on return."""
     for host in range(cluster.hosts):
         namespace = cluster.host_namespace(host)
         _cable(cluster, port_name(host), namespace, cluster.mac(host), cluster.mtu)
@@ -33,6 +33,8 @@ def connect(cluster: Cluster) -> None:
         cluster.checkpoint_mac,
         cluster.monitor_mtu,
     )
+    for host in range(cluster.hosts) if cluster.management else ():
+        _management_link(cluster, host)
 
 
 def _cable(cluster: Cluster, port: str, namespace: str, mac: str, mtu: int) -> None:
@@ -48,6 +50,24 @@ def _cable(cluster: Cluster, port: str, namespace: str, mac: str, mtu: int) -> N
             offloads_off(name)
         with netlink(where) as route:
             route.link("set", index=index_of(route, name), state="up")
+
+
+def _management_link(cluster: Cluster, host: int) -> None:
+    """From the checkpoint node to a host, and to no other: neither is a router."""
+    here, there = cluster.checkpoint_namespace, cluster.host_namespace(host)
+    near = f"{MANAGEMENT}{host}"
+    with netlink(here) as route, requires_kernel_feature("a veth pair", "CONFIG_VETH"):
+        peer = {"ifname": MANAGEMENT, "net_ns_fd": there}
+        route.link("add", ifname=near, kind="veth", peer=peer)
+    own, other = cluster.checkpoint_management_address, cluster.management_address(host)
+    for where, name, local, far in (
+        (here, near, own, other),
+        (there, MANAGEMENT, other, own),
+    ):
+        with netlink(where) as route:
+            index = index_of(route, name)
+            route.addr("add", index=index, local=local, address=far, prefixlen=32)
+            route.link("set", index=index, state="up")
 
 
 def _address(cluster: Cluster, host: int) -> None:

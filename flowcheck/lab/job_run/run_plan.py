@@ -22,6 +22,7 @@ from flowcheck.findings.catalog.refused_lab_options import (
     WHOLE_NUMBER,
 )
 from flowcheck.lab.cluster import UPLINK, Cluster
+from flowcheck.lab.job_run.hooked_trainers import hook_environment, hook_lines
 from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
 from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
@@ -106,6 +107,8 @@ class LabPlan:
     save_every: int | None = None
     """Steps between the trainer's own saves into `saves_folder`, which the chain watches; None: it
     makes none, and nothing is watched."""
+    hook: bool = False
+    """True: the trainers run with the hook, and the chain asks it."""
     late_join: LateJoin | None = None
     """When FlowCheck is absent; None: never."""
     jobs: int = 1
@@ -151,6 +154,11 @@ class LabPlan:
         return self.folder / "saves"
 
     @property
+    def hook_token(self) -> Path:
+        """File of the hook's token, which both sides read as if each had its own."""
+        return self.services_folder / "hook.token"
+
+    @property
     def run(self) -> Path:
         """Run directory of the chain."""
         return self.services_folder / "run"
@@ -184,6 +192,13 @@ class LabPlan:
         if self.loss:
             told["FLOWCHECK_LAB_LOSS"] = repr(self.loss)
         return told
+
+    def environment_of_job(self, first_host: int) -> dict[str, str]:
+        """Environment variables of the trainers that FlowCheck follows. first_host: of their rank
+        0."""
+        if not self.hook:
+            return self.environment
+        return self.environment | hook_environment(self.cluster, first_host, self.hook_token)
 
     def script(self, name: str, *more: str) -> Script:
         """The training script with its arguments. name: folder for its files; more: further
@@ -261,6 +276,9 @@ def job_file(plan: LabPlan, *, digests: bool = True) -> str:
     ]
     if plan.save_every is not None:
         lines += ["[audit]", f"folder = {json.dumps(str(plan.saves_folder))}", ""]
+    if plan.hook:
+        first = range(0, plan.cluster.hosts, plan.cluster.hosts // plan.jobs)
+        lines += hook_lines(plan.cluster, first, plan.hook_token)
     if plan.late_join is not None and plan.late_join.comes_new:
         lines += model_lines(plan.arguments, plan.steps)
     return "\n".join(lines)

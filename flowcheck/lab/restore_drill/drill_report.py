@@ -12,9 +12,19 @@ from rich.console import Console
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.job_run.digest_comparison import DigestComparison, Digests
 from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
+from flowcheck.lab.restore_drill.healed_elements import HealedElements
 from flowcheck.lab.restore_drill.step_outcomes import FollowedSteps
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.step_numbers import Step
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedJob:
+    """One of several jobs of which copies were dropped."""
+
+    name: str
+    followed: FollowedSteps
+    healed: HealedElements
 
 
 @dataclass(slots=True)
@@ -43,6 +53,10 @@ class DrillOutcome:
     """What the monitor port dropped while the chain ran; None: no loss was asked for."""
     followed: FollowedSteps | None = None
     """With a loss: what the chain made of each step."""
+    healed: HealedElements | None = None
+    """With a loss: what made tainted elements exact again."""
+    of_jobs: list[FollowedJob] = field(default_factory=list)
+    """With a loss and several jobs: the same two of each; `followed` and `healed` are then None."""
     restored_equal: bool | None = None
     """With a loss: whether what was restored is bit-equal to the trainer's state at that step;
     None: nothing was restored, or no trainer recorded the step."""
@@ -82,10 +96,18 @@ def show(outcome: DrillOutcome, *, as_json: bool) -> int:
 
 def facts(outcome: DrillOutcome) -> Sequence[str]:
     """What a loss at the monitor port did, as sentences; (): there was none."""
-    if outcome.mirror_loss is None or outcome.followed is None:
+    if outcome.mirror_loss is None:
         return ()
     refused, own = outcome.restore_refused, outcome.own_save_step
-    found = [str(outcome.mirror_loss), *outcome.followed.sentences()]
+    found = [str(outcome.mirror_loss)]
+    if outcome.followed is not None:
+        found += outcome.followed.sentences()
+    if outcome.healed is not None:
+        found += outcome.healed.sentences(outcome.mirror_loss.dropped_roce)
+    for job in outcome.of_jobs:
+        # Which job's a dropped copy was is not counted.
+        told = (*job.followed.sentences(), *job.healed.sentences(0))
+        found += (f"{job.name}: {each}" for each in told)
     if refused is not None:
         found.append(f"nothing restored, the trainer's own save of step {own} was taken: {refused}")
     return found
@@ -96,9 +118,12 @@ def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
     what the replica says of itself is checked: no step that it calls exact may differ."""
     found: list[tuple[bool, str]] = []
     comparison = outcome.comparison
-    lossy = outcome.followed is not None
-    if comparison is not None and outcome.followed is not None:
-        said = f"{comparison.equal} of {outcome.followed.exact} steps that the replica calls exact"
+    followed = [one.followed for one in outcome.of_jobs]
+    followed += [] if outcome.followed is None else [outcome.followed]
+    lossy = bool(followed)
+    if comparison is not None and lossy:
+        exact = sum(one.exact for one in followed)
+        said = f"{comparison.equal} of {exact} steps that the replica calls exact"
         said += ": parameters and optimizer state bit-equal to the trainer's"
         if comparison.different:
             step, what = comparison.different[0]
@@ -128,7 +153,8 @@ def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
             said += ", bit-equal" if outcome.restored_equal else ", NOT equal"
             found.append((outcome.restored_equal, said + " to the trainer's state at that step"))
         else:
-            found.append((lost <= 0 or lossy, said + " but the step in flight"))
+            said += ", the newest exact step" if lossy else " but the step in flight"
+            found.append((lost <= 0 or lossy, said))
     for name, other in (
         ("stopped and resumed by the trainer's own save", outcome.control),
         ("never stopped", outcome.unbroken),

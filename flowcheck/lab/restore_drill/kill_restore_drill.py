@@ -23,6 +23,7 @@ from flowcheck.lab.job_run.digest_comparison import (
 )
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
 from flowcheck.lab.job_run.hang_detection import HangDetector
+from flowcheck.lab.job_run.hooked_trainers import write_token
 from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders, open_to_all
 from flowcheck.lab.job_run.run_display import Display, typed_flowcheck_command
 from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
@@ -30,10 +31,12 @@ from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
 from flowcheck.lab.job_run.training_script import checkpoint_path, checkpoints_by_step
 from flowcheck.lab.mirror_loss.monitor_port_loss import MonitorPortLoss
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
+from flowcheck.lab.restore_drill.healed_elements import healed_elements
 from flowcheck.lab.restore_drill.step_outcomes import followed_steps, step_outcomes
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Step
 
@@ -76,6 +79,8 @@ class KillRestoreDrill:
         make_empty_folders(plan.folder, plan.created_folders, force=plan.force)
         if plan.save_every is not None:
             open_to_all(plan.saves_folder)
+        if plan.hook:
+            write_token(plan.hook_token)
         cluster.up(plan.cluster)
         try:
             with self._dropping_copies():
@@ -161,8 +166,10 @@ class KillRestoreDrill:
         self._services = None
         steps = step_outcomes(run.steps)
         if self._loss is not None:
+            job = outcome.chain.jobs[0] if outcome.chain is not None else None
             outcome.mirror_loss = self._loss.count()
-            outcome.followed = followed_steps(steps, Step(self._plan.steps), outcome.chain)
+            outcome.followed = followed_steps(steps, Step(self._plan.steps), job)
+            outcome.healed = healed_elements(read_heal_records(run), outcome.followed.partial)
         digests = replica_digests(run.steps)
         return {step: own for step, own in digests.items() if not steps[step].tainted}
 
@@ -202,7 +209,7 @@ class KillRestoreDrill:
         return found
 
     def _to_end(self, what: str, script: Script) -> None:
-        trainers = self._launch(script)
+        trainers = self._launch(script, followed=False)
         try:
             self._follow(what, trainers, until=None)
         finally:
@@ -225,8 +232,12 @@ class KillRestoreDrill:
         )
         return services
 
-    def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
+    def _launch(
+        self, script: Script, hosts: Sequence[int] | None = None, *, followed: bool = True
+    ) -> Trainers:
+        """followed: by FlowCheck; a control has no hook."""
         plan = self._plan
+        first = 0 if hosts is None else hosts[0]
         self._launches += 1
         logs = plan.trainers_folder / f"logs-{self._launches}"
         logs.mkdir()
@@ -234,7 +245,7 @@ class KillRestoreDrill:
             script,
             plan.cluster,
             port=MASTER_PORT + self._launches,
-            environment=plan.environment,
+            environment=plan.environment_of_job(first) if followed else plan.environment,
             logs=logs,
             hosts=hosts,
         )
@@ -298,23 +309,23 @@ class KillRestoreDrill:
         last, moved_s = None, time.monotonic()
         while time.monotonic() < deadline_s and self._services.alive():
             chain = self._services.chain_state()
-            if chain and (chain.jobs[0].step or 0) >= step:
+            if chain and all((job.step or 0) >= step for job in chain.jobs):
                 return
             now = chain and _position(chain)
             if now != last:
                 last, moved_s = now, time.monotonic()
             # Where copies were dropped, the last steps may wait for what does not come.
             still = time.monotonic() - moved_s > STILL_S
-            if self._loss is not None and chain and chain.jobs[0].learned and still:
+            learned = chain is not None and all(job.learned for job in chain.jobs)
+            if self._loss is not None and learned and still:
                 return
             Event().wait(LOOK_S)
 
 
 def _position(chain: ChainState) -> tuple[object, ...]:
     """What changes while captured frames become steps."""
-    job = chain.jobs[0]
-    rings = [(ring.head, ring.parsed, ring.tail) for ring in chain.rings]
-    return job.step, job.arrived_step, job.under_way, rings
+    jobs = [(job.step, job.arrived_step, job.under_way) for job in chain.jobs]
+    return jobs, [(ring.head, ring.parsed, ring.tail) for ring in chain.rings]
 
 
 def choose_kill(steps: int, seed: int | None) -> Step:

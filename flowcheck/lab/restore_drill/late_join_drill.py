@@ -6,13 +6,19 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
 
-from flowcheck.errors import FlowCheckError, StateError
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, FlowCheckError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import NO_BASE, NOTHING_LOGGED, TRAINERS_WROTE_TOO_FEW
+from flowcheck.findings.finding import Finding
 from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan
@@ -20,8 +26,6 @@ from flowcheck.lab.job_run.torchrun_trainers import Trainers
 from flowcheck.lab.job_run.training_script import checkpoints_by_step
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
 from flowcheck.lab.restore_drill.kill_restore_drill import LOOK_S, KillRestoreDrill
-from flowcheck.ops.trainer_checkpoint import base_command
-from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 from flowcheck.step_numbers import Step
@@ -45,7 +49,7 @@ class LateJoinDrill(KillRestoreDrill):
     def _train(self, outcome: DrillOutcome) -> dict[Step, Digests]:
         plan, late = self._plan, self._late
         self._services = None if late.comes_new else self._start_services()
-        every = ("--save-every", str(late.save_every))
+        every = ("--save-every", str(late.save_every)) if plan.save_every is None else ()
         trainers = self._launch(plan.script("job", "--digests", str(plan.digests), *every))
         try:
             if self._services is not None and late.leave_at is not None:
@@ -82,26 +86,56 @@ class LateJoinDrill(KillRestoreDrill):
     def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
         """Of the trainer's checkpoints behind what is seen now the first that will do."""
         deadline_s = time.monotonic() + LOGGED_LIMIT_S
-        run, behind = RunDir(self._plan.run), trainers.step()
-        why = NOTHING_LOGGED()
+        behind = trainers.step()
+        why: Finding = NOTHING_LOGGED()
         while time.monotonic() < deadline_s:
             for step, one, other in self._pairs(behind):
-                try:
-                    base_command.apply_base(run, one, LogPosition(later_checkpoint=other))
-                except StateError as error:
-                    why = error.finding
+                refused = _refused_base(self._plan.run, one, other)
+                if refused is not None:
+                    why = refused
                     continue
                 outcome.bases.append(step)
                 self._display.print_line(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
-                why = TRAINERS_WROTE_TOO_FEW(why=why, every=self._late.save_every, step=behind)
+                why = TRAINERS_WROTE_TOO_FEW(
+                    why=why, every=self._plan.save_every or self._late.save_every, step=behind
+                )
                 break
             Event().wait(LOOK_S)
         raise FlowCheckError(NO_BASE(why))
 
     def _pairs(self, behind: Step) -> list[tuple[Step, Path, Path]]:
         """(step of the first, its file, the next file) of checkpoints of later steps, in order."""
-        found = checkpoints_by_step(self._plan.trainers_folder / "job")
+        plan = self._plan
+        own = plan.trainers_folder / "job" if plan.save_every is None else plan.saves_folder
+        found = checkpoints_by_step(own)
         later = [step for step in found if step > behind]
         return [(one, found[one], found[other]) for one, other in pairwise(later)]
+
+
+class _ErrorLine(msgspec.Struct):
+    """What a command with --json says of its error, as far as it is read here."""
+
+    finding: Finding
+
+
+def _refused_base(run: Path, one: Path, other: Path) -> Finding | None:
+    """Gives a base as an operator does, by the command: it becomes the chain's user, who must read
+    what is handed over. Why it was refused; None: it was taken."""
+    words = ("base", one, "--then", other, "--run", run, "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "flowcheck", *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LOGGED_LIMIT_S,
+        check=False,
+    )
+    if done.returncode == 0:
+        return None
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    try:
+        return msgspec.json.decode(last, type=_ErrorLine).finding
+    except DECODE_ERRORS:
+        return ERROR_TEXT(text=last, kind=f"exit code {done.returncode}")

@@ -3,11 +3,11 @@ each is restored to its own newest step, resumed, and compared."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from flowcheck.errors import StateError
 from flowcheck.lab.job_run.digest_comparison import (
     DigestComparison,
     Digests,
@@ -18,10 +18,14 @@ from flowcheck.lab.job_run.digest_comparison import (
 from flowcheck.lab.job_run.hang_detection import HangDetector
 from flowcheck.lab.job_run.torchrun_trainers import Trainers
 from flowcheck.lab.job_run.training_script import checkpoint_path
-from flowcheck.lab.restore_drill.drill_report import DrillOutcome
-from flowcheck.lab.restore_drill.kill_restore_drill import FOLLOW_LIMIT_S, LOOK_S, KillRestoreDrill
+from flowcheck.lab.restore_drill.drill_report import DrillOutcome, FollowedJob
+from flowcheck.lab.restore_drill.healed_elements import healed_elements
+from flowcheck.lab.restore_drill.kill_restore_drill import LOOK_S, KillRestoreDrill
+from flowcheck.lab.restore_drill.step_outcomes import followed_steps, step_outcomes
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
+from flowcheck.stages.job_state.heal_log import HealRecord, read_heal_records
+from flowcheck.stages.replica_update.step_log import StepRecord
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Step
@@ -41,6 +45,15 @@ class _Job:
     @property
     def name(self) -> str:
         return f"job-{self.number + 1}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replica:
+    """What the chain has of a job at the end."""
+
+    digests: dict[Step, Digests]
+    steps: dict[Step, StepRecord]
+    heals: list[HealRecord]
 
 
 class MultiJobDrill(KillRestoreDrill):
@@ -65,15 +78,18 @@ class MultiJobDrill(KillRestoreDrill):
                 self._display.print_line(
                     f"all trainers killed with SIGKILL, their last steps {told}"
                 )
-                self._start(jobs, self._give_back(jobs))
+                self._start(jobs, self._states_to_resume(jobs, outcome))
             self._follow_all("resumed" if plan.kill_at else "training", jobs, until=None)
         finally:
             self._kill(jobs)
-        self._wait_for_all(Step(plan.steps))
+        self._catch_up(Step(plan.steps))
         outcome.chain = self._services.chain_state()
-        replicas = [replica_digests(own.steps) for own in all_run_dirs(RunDir(plan.run))]
+        # A chain that ends applies what waits for bytes that will not come.
         self._services.stop()
         self._services = None
+        replicas = [_replica(own) for own in all_run_dirs(RunDir(plan.run))]
+        if self._loss is not None:
+            outcome.mirror_loss = self._loss.count()
         _judge(outcome, jobs, replicas, plan.steps)
 
     def _start(self, jobs: list[_Job], resumed: dict[int, Path]) -> None:
@@ -107,6 +123,19 @@ class MultiJobDrill(KillRestoreDrill):
             self._display.show(what, dict(lines[-1]) if lines else {}, self._services.chain_state())
             Event().wait(LOOK_S)
 
+    def _states_to_resume(self, jobs: list[_Job], outcome: DrillOutcome) -> dict[int, Path]:
+        """{job: file it goes on from}: its newest exact step. Where copies were dropped a job may
+        have none: then all begin again."""
+        try:
+            return self._give_back(jobs)
+        except StateError as error:
+            if self._loss is None:
+                raise
+            outcome.restore_refused, outcome.own_save_step = error.finding, START
+            self._display.print_line(f"nothing restored, all jobs begin again: {error}")
+            folder = self._plan.trainers_folder
+            return {job.number: checkpoint_path(folder / job.name, START) for job in jobs}
+
     def _give_back(self, jobs: list[_Job]) -> dict[int, Path]:
         """{job: what `flowcheck restore` writes for it}; each tells by bytes whose it is."""
         plan = self._plan
@@ -124,20 +153,12 @@ class MultiJobDrill(KillRestoreDrill):
             )
         return found
 
-    def _wait_for_all(self, step: Step) -> None:
-        """Lets the replicas take what is captured already."""
-        assert self._services is not None
-        deadline_s = time.monotonic() + FOLLOW_LIMIT_S
-        runs = all_run_dirs(RunDir(self._plan.run))
-        while time.monotonic() < deadline_s and self._services.alive():
-            if all(step in replica_digests(own.steps) for own in runs):
-                return
-            Event().wait(LOOK_S)
+
+def _replica(run: RunDir) -> _Replica:
+    return _Replica(replica_digests(run.steps), step_outcomes(run.steps), read_heal_records(run))
 
 
-def _judge(
-    outcome: DrillOutcome, jobs: list[_Job], replicas: list[dict[Step, Digests]], steps: int
-) -> None:
+def _judge(outcome: DrillOutcome, jobs: list[_Job], replicas: list[_Replica], steps: int) -> None:
     """Each job against the replica that is most like it, and no replica twice."""
     left = list(replicas)
     found: list[DigestComparison] = []
@@ -147,9 +168,17 @@ def _judge(
         between = map(Step, range(job.killed_at + 1, job.restored_step + 1))
         flight = [s for s in between if s not in told]
         wanted = set(map(Step, range(1, steps + 1))) - set(flight)
-        best = max(left, key=lambda one: sum(one.get(s) == d for s, d in told.items()))
+        best = max(left, key=lambda one: sum(one.digests.get(s) == d for s, d in told.items()))
         left.remove(best)
-        found.append(compare(told, best, wanted=wanted))
+        if outcome.mirror_loss is not None:
+            chain_job = outcome.chain.jobs[replicas.index(best)] if outcome.chain else None
+            followed = followed_steps(best.steps, Step(steps), chain_job)
+            healed = healed_elements(best.heals, followed.partial)
+            outcome.of_jobs.append(FollowedJob(job.name, followed, healed))
+            # Nobody calls a tainted step equal, or misses it.
+            told = {step: own for step, own in told.items() if step not in followed.tainted}
+            wanted -= set(followed.tainted)
+        found.append(compare(told, best.digests, wanted=wanted))
         untold += flight
     outcome.untold = tuple(untold)
     outcome.comparison = DigestComparison(

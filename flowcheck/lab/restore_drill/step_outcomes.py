@@ -3,7 +3,7 @@ followed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.ops.watch.state.chain_state import JobState
 from flowcheck.stages.replica_update.step_log import StepRecord
 from flowcheck.step_numbers import Step
 
@@ -66,19 +66,28 @@ def _shown(steps: tuple[Step, ...]) -> str:
 
 
 def step_outcomes(path: Path) -> dict[Step, StepRecord]:
-    """{step: its record} of steps.jsonl; of a step that was applied twice the later one."""
-    found = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        with suppress(*DECODE_ERRORS):
-            record = msgspec.json.decode(line, type=StepRecord)
-            found[record.step] = record
+    """{step: its record} of steps.jsonl; of a step that was applied twice the later one. What a
+    step lacked is told even if it was healed since: the lines from before lie in files beside."""
+    found = {one.step: one for one in _records(path)}
+    for before in path.parent.glob("steps-before-healing-*.jsonl"):
+        for one in _records(before):
+            now = found.get(one.step)
+            if now is not None and one.missing_elements > now.missing_elements:
+                lacked = one.missing_elements
+                found[one.step] = msgspec.structs.replace(now, missing_elements=lacked)
     return found
 
 
+def _records(path: Path) -> Iterator[StepRecord]:
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(*DECODE_ERRORS):
+            yield msgspec.json.decode(line, type=StepRecord)
+
+
 def followed_steps(
-    records: Mapping[Step, StepRecord], steps: Step, chain: ChainState | None
+    records: Mapping[Step, StepRecord], steps: Step, job: JobState | None
 ) -> FollowedSteps:
-    """What was followed of a job of so many steps. chain: its state at the end."""
+    """What was followed of a job of so many steps. job: its state at the end."""
     applied = [records[step] for step in sorted(records) if step >= 1]
     missing = tuple(step for step in map(Step, range(1, steps + 1)) if step not in records)
     return FollowedSteps(
@@ -89,12 +98,11 @@ def followed_steps(
         tainted=tuple(one.step for one in applied if one.tainted),
         tainted_at_end=applied[-1].tainted if applied else {},
         not_followed=missing,
-        why_not_followed=_reasons(chain) if missing and chain is not None else (),
+        why_not_followed=_reasons(job) if missing and job is not None else (),
     )
 
 
-def _reasons(chain: ChainState) -> tuple[Finding, ...]:
+def _reasons(job: JobState) -> tuple[Finding, ...]:
     """Why a job is not followed to its end; the lost step first."""
-    job = chain.jobs[0]
     lost = () if job.lost_why is None else (job.lost_why,)
     return tuple(dict.fromkeys((*lost, *job.why_not, job.health.reason)))
