@@ -10,9 +10,12 @@
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
-/* Slots ahead whose headers, and whose payloads, are prefetched. */
-#define HEADERS_AHEAD 8
-#define PAYLOADS_AHEAD 2
+/* Slots ahead whose headers are prefetched, and whose payloads: those up to SHORT_BYTES, and longer
+ * ones. Measured with packets of 1 and 4 KiB. */
+#define HEADERS_AHEAD 12
+#define SHORT_AHEAD 6
+#define LONG_AHEAD 2
+#define SHORT_BYTES 2048
 
 /* Undoes the changes since the last commit, latest first. The journal stays complete until all of
  * them are undone and the shard's `undone` says so; a kill before repeats it. */
@@ -214,16 +217,21 @@ static enum fc_slot_result extract_slot(struct fc_extractor *x, const struct fc_
 }
 
 /* Prefetches the header of a slot far ahead, and the payload of a nearer one whose header is
- * cached by now: packets are too short for the CPU's own prefetcher. */
+ * cached by now. Packets below SHORT_BYTES are too short for the CPU's own prefetcher, and their
+ * lines go to the L2 cache: buffers of the L1 cache are what stores past the caches need. */
 static void prefetch(const struct fc_extractor *x, uint64_t position)
 {
-	const uint8_t *far_slot = (const uint8_t *)fc_ring_slot(x->ring, position + HEADERS_AHEAD);
-	const struct fc_slot *near_slot = fc_ring_slot(x->ring, position + PAYLOADS_AHEAD);
-	const uint8_t *payload = near_slot->frame + near_slot->mark.payload_at;
+	const struct fc_slot *next = fc_ring_slot(x->ring, position + LONG_AHEAD);
+	const struct fc_slot *far = fc_ring_slot(x->ring, position + SHORT_AHEAD);
+	const uint32_t next_bytes = next->mark.payload_bytes, far_bytes = far->mark.payload_bytes;
 
-	__builtin_prefetch(far_slot);
-	for (uint32_t at = 0; at < near_slot->mark.payload_bytes; at += FC_CACHE_LINE_BYTES)
-		__builtin_prefetch(payload + at);
+	__builtin_prefetch(fc_ring_slot(x->ring, position + HEADERS_AHEAD));
+	if (next_bytes > SHORT_BYTES)
+		for (uint32_t at = 0; at < next_bytes; at += FC_CACHE_LINE_BYTES)
+			__builtin_prefetch(next->frame + next->mark.payload_at + at);
+	if (far_bytes <= SHORT_BYTES)
+		for (uint32_t at = 0; at < far_bytes; at += FC_CACHE_LINE_BYTES)
+			__builtin_prefetch(far->frame + far->mark.payload_at + at, 0, 2);
 }
 
 static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t count)
