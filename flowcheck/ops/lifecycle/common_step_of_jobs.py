@@ -15,7 +15,7 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
 from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, NO_STEPS_OF_JOB, STEPS_OF_JOB
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -25,12 +25,13 @@ from flowcheck.vault.overwrite_guard import INDEX
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 
-def common_step(runs: Sequence[RunDir]) -> Step | None:
-    """The newest step that the replicas of all `runs` have in full; None: they have no common
-    step."""
-    held = [replica_steps(run) for run in runs]
-    both = set(held[0]).intersection(*held[1:]) if held else set()
-    return max(both, default=None)
+def common_steps(runs: Sequence[RunDir], *, exact: bool) -> tuple[Step, ...]:
+    """Steps that the replicas of all `runs` have in full, ascending. exact: only those without
+    tainted elements in any replica."""
+    held = [set(replica_steps(run)) for run in runs]
+    both = set[Step]().union(*held[:1]).intersection(*held[1:])
+    tainted = set[Step]().union(*map(_tainted_steps, runs)) if exact and both else set()
+    return tuple(sorted(both - tainted))
 
 
 def replica_steps(run: RunDir) -> tuple[Step, ...]:
@@ -41,16 +42,23 @@ def replica_steps(run: RunDir) -> tuple[Step, ...]:
     return ()
 
 
+def _tainted_steps(run: RunDir) -> frozenset[Step]:
+    with suppress(OSError, RingError):
+        return peek_tainted(run.replica)
+    return frozenset()
+
+
 def common_step_to_keep(
     config: JobConfig, runs: Sequence[RunDir]
 ) -> tuple[Step | None, Finding | None]:
     """(step, reason): the step at which the rings of one training job are saved, or why they have
-    no common step. (None, None) where the jobs are independent."""
+    no common step: the newest that is exact in all of them or, without such, the newest. (None,
+    None) where the jobs are independent."""
     if not config.together or len(runs) < 2:
         return None, None
-    step = common_step(runs)
-    if step is not None:
-        return step, None
+    steps = common_steps(runs, exact=True) or common_steps(runs, exact=False)
+    if steps:
+        return steps[-1], None
     held = [(n, replica_steps(run)) for n, run in enumerate(runs, 1)]
     each = [STEPS_OF_JOB(job=n, steps=steps) if steps else NO_STEPS_OF_JOB(n) for n, steps in held]
     return None, NO_COMMON_STEP(each)

@@ -16,6 +16,7 @@ import numpy as np
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, STEPS_OF_JOB
 from flowcheck.findings.catalog.refused_restores import (
+    ALL_TAINTED,
     CHECKPOINT_OF_ONE_JOB,
     FILES_FOR_JOBS,
     NO_JOBS_PARAMETERS,
@@ -28,7 +29,7 @@ from flowcheck.findings.catalog.refused_restores import (
     WHICH_JOB_AS,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
+from flowcheck.ops.lifecycle.common_step_of_jobs import common_steps, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
@@ -109,22 +110,29 @@ def template_count_finding(given: int, jobs: int) -> Finding:
 
 
 def _found(runs: Sequence[RunDir], *, allow_tainted: bool) -> list[FoundStep]:
-    """A step of every job: the newest that all rings of one training job have."""
+    """A step of every job: the newest that all rings of one training job have, without tainted
+    elements in any of them unless `allow_tainted`."""
     newest = [newest_step(own, settle=True, allow_tainted=allow_tainted) for own in runs]
     if not runs[0].settings().together:
         return newest
     if len({one.snapshot.step for one in newest}) == 1:
         return newest
-    step = common_step(runs)
-    if step is None:
+    all_steps = common_steps(runs, exact=False)
+    steps = all_steps if allow_tainted else common_steps(runs, exact=True)
+    if all_steps and not steps:
+        raise StateError(ALL_TAINTED(run=runs[0].port.root, steps=all_steps))
+    if not steps:
         each = [
             STEPS_OF_JOB(job=n, steps=replica_steps(own) or one.snapshot.step)
             for n, (own, one) in enumerate(zip(runs, newest, strict=True), 1)
         ]
         raise StateError(NO_COMMON_STEP(each))
+    step = steps[-1]
+    newer = tuple(of for of in all_steps if of > step)
+    taken = [step_snapshot.copy_snapshot(own.replica, optimizer_of_run(own), step) for own in runs]
     return [
-        replace(one, snapshot=step_snapshot.copy_snapshot(own.replica, optimizer_of_run(own), step))
-        for own, one in zip(runs, newest, strict=True)
+        replace(one, snapshot=snapshot, newer_tainted=newer)
+        for one, snapshot in zip(newest, taken, strict=True)
     ]
 
 
