@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from flowcheck.replica.element_ranges import Ranges, cut_at, no_ranges
@@ -82,6 +83,24 @@ def patch_fits(description: Description, patch: ElementPatch) -> bool:
         runs = byte_runs(description, section, patch.elements)
         expected[section.name] = int((runs[:, 1] - runs[:, 0]).sum())
     return expected == {name: part.size for name, part in patch.parts.items()}
+
+
+def not_finite(description: Description, patch: ElementPatch) -> str | None:
+    """The first section in which a patch has a value that is infinite or no number; None: there is
+    none. Of sections whose tensors lie at places of their own nothing is known."""
+    for section in sections_of_elements(description):
+        if section.per is not EntryPer.ELEMENT or section.name not in patch.parts:
+            continue
+        own, raw, at = layout_of_section(section, description.layout), patch.parts[section.name], 0
+        pieces, owners = cut_at(patch.elements, element_borders(own))
+        for number in np.unique(owners).tolist():
+            dtype = own.dtype_of(own.parameters[number])
+            count = int((pieces[owners == number] @ (-1, 1)).sum()) * dtype_size_bytes(dtype)
+            values = torch.from_numpy(raw[at : at + count].copy()).view(getattr(torch, dtype))
+            if not bool(values.isfinite().all()):
+                return section.name
+            at += count
+    return None
 
 
 def sections_of_elements(description: Description) -> list[Section]:

@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     OUT_OF_ORDER,
     PATCH_HEALS_NOTHING,
     PATCH_MISFIT,
+    PATCH_NOT_FINITE,
     PATCH_REFUTED,
     PATCH_STEP_GONE,
     PATCH_STEPS_GONE,
@@ -29,6 +30,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_patch import (
     ElementPatch,
+    not_finite,
     patch_fits,
     patch_of_sections,
     patch_sections,
@@ -447,6 +449,8 @@ class Replica(CommittedReplica):
         if not len(elements):
             raise StateError(PATCH_HEALS_NOTHING(step=step, at=self.step))
         own = patch.of(description, elements)
+        if (section := not_finite(description, own)) is not None:
+            raise StateError(PATCH_NOT_FINITE(step=step, section=section))
         if step < self.step:
             own = self._replayed(step, own)
         left = difference(self._taint.elements_at(self.step), elements)

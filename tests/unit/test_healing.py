@@ -16,6 +16,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.replica_state_errors import (
     PATCH_HEALS_NOTHING,
     PATCH_MISFIT,
+    PATCH_NOT_FINITE,
     PATCH_REFUTED,
     PATCH_STEP_GONE,
     PATCH_STEPS_GONE,
@@ -209,6 +210,24 @@ def test_only_tainted_elements_are_taken_and_others_are_evidence(tmp_path: Path)
     assert flat(short.heal(4, all_of(short, state, some))) == flat(some)
     assert marked(short) == lacked(3) - flat(some)
     assert short.commit.tainted
+    check_alike(short, whole)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("section", ["parameters", "exp_avg_sq"])
+def test_values_that_are_no_numbers_heal_nothing(
+    section: str, value: float, tmp_path: Path
+) -> None:
+    short, whole = pair(of_rule("adamw"), tmp_path)
+    for step in range(1, STEPS + 1):
+        step_both(short, whole, step)
+    elements, before = short._taint.elements_at(STEPS), state_of(short)
+    state = state_of(whole)
+    state[section].view(np.float32)[elements[-1, 1] - 1] = value
+    with refused_as(PATCH_NOT_FINITE, section=section):
+        short.heal(STEPS, all_of(short, state, elements))
+    assert all(np.array_equal(part, before[name]) for name, part in state_of(short).items())
+    short.heal(STEPS, all_of(short, state_of(whole), elements))
     check_alike(short, whole)
 
 

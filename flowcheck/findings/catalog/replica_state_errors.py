@@ -268,6 +268,13 @@ PATCH_REFUTED = Entry(
     remedy="Compare the replica with a checkpoint of the trainer: "
     "`flowcheck audit FILE{this_run!o}`.",
 )
+PATCH_NOT_FINITE = Entry(
+    "replica.patch_not_finite",
+    "values of step {step} heal nothing: of the tainted elements {section} holds one that is "
+    "infinite or not a number, and nothing shows that the trainer had it",
+    cause="A damaged copy of a checkpoint, or a training that has diverged.",
+    remedy="Compare the file with another copy of it.",
+)
 PATCH_STEP_GONE = Entry(
     "replica.patch_step_gone",
     "the replica holds step {step} no longer, only {kept}: nothing shows that the values are of "

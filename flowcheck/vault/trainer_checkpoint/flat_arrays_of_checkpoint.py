@@ -20,7 +20,7 @@ from flowcheck.replica.optimizer.state_sections import (
     stored_states,
     tensors_of_section,
 )
-from flowcheck.replica.param_layout import FlatParameter, Layout, dtype_size_bytes
+from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
@@ -164,7 +164,7 @@ def in_memory_order(tensor: torch.Tensor, parameter: FlatParameter, layout: Layo
         raise StateError(findings.OTHER_SHAPE(tensor=parameter.name, **shapes))
     flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
-    if raw.nbytes != parameter.elements * dtype_size_bytes(layout.dtype_of(parameter)):
+    if str(tensor.dtype) != f"torch.{layout.dtype_of(parameter)}":
         dtypes = {"dtype": str(tensor.dtype), "own_dtype": layout.dtype_of(parameter)}
         raise StateError(findings.OTHER_DTYPE(tensor=parameter.name, **dtypes))
     return raw.view(layout.numpy_dtype)
