@@ -76,6 +76,12 @@ def restore(
         Path | None,
         typer.Option(help="Read from this step-N folder, or folder of them, instead of --run."),
     ] = None,
+    gradients: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --checkpoint: `[gradient_log] folder`; later steps are made again from it."
+        ),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option(
@@ -165,6 +171,8 @@ def restore(
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
 
     Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
+
+    Example: `flowcheck restore --checkpoint saved --gradients kept --format torch --out last.pt`
     """
     from flowcheck.ops.restore import restore_command
     from flowcheck.ops.restore.restore_output import output_of
@@ -176,6 +184,7 @@ def restore(
             run=run,
             job=job,
             checkpoint=checkpoint,
+            gradients=gradients,
             url=source,
             token_file=token_file,
             authority=ca,
@@ -198,7 +207,7 @@ def restore(
         run,
         output_of(request, several=several),  # the run's owner looks into it: see is_multi_job
         *request.trainer_files,
-        *(checkpoint, token_file, ca),
+        *(checkpoint, gradients, token_file, ca),
         checkpoint=checkpoint,
         elsewhere=source is not None,
     )

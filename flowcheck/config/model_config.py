@@ -146,11 +146,20 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
     """Number of applied steps whose gradients stay in memory: at least this number, at most twice
     as many. When the trainer's checkpoint of such a step replaces the replica's state, FlowCheck
     applies the later steps again from these gradients. 0: none are kept."""
+    folder: str | None = None
+    """Folder on a disk for the gradients of applied steps: with a saved checkpoint (`[persist]`)
+    they give each later step again after the chain or the machine has died (`flowcheck restore
+    --checkpoint SAVED --gradients FOLDER`). No step waits for the disk. None: they are kept in no
+    folder."""
+    folder_bytes: int = 64 << 30
+    """Bytes of disk that `folder` may take; the oldest steps are dropped. It should hold the steps
+    between two saves. A choice: 64 GiB is 40 steps of 400 million parameters in float32."""
 
     def __post_init__(self) -> None:
         at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
         at_least("gradient_log.file_bytes", self.file_bytes, 0)
         at_least("gradient_log.taken_steps", self.taken_steps, 0)
+        at_least("gradient_log.folder_bytes", self.folder_bytes, 1)
 
 
 class GradientsConfig(ConfigSection, frozen=True, kw_only=True):

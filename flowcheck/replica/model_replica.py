@@ -101,6 +101,11 @@ class CommittedReplica:
         """Hex digest of parameters and optimizer state at `step`."""
         return self._open.commit.digest.hex()
 
+    def digest_of(self, step: Step) -> str | None:
+        """Likewise of a step that is whole; None: it is not."""
+        found = [commit for commit in self._open.versions if commit.step == step]
+        return found[-1].digest.hex() if found else None
+
     @property
     def has_optimizer_state(self) -> bool:
         """False until the first step."""
@@ -398,6 +403,11 @@ class Replica(CommittedReplica):
     def tainted(self) -> TaintedRanges:
         """Elements of `step` that rest on bytes which never came."""
         return self._taint.at(self.step, self.layout)
+
+    @property
+    def tainted_ranges(self) -> Ranges:
+        """The same elements, counted over all parameters."""
+        return self._taint.elements_at(self.step)
 
     def lacked(self, step: Step) -> Ranges:
         """Elements that were missing of a step which is made again, or later."""

@@ -59,6 +59,11 @@ ONE_TEMPLATE = Entry(
     "several are given with --job, which names one job",
     remedy="Give only one, of that job.",
 )
+GRADIENTS_OF_A_SAVE = Entry(
+    "restore.gradients_of_a_save",
+    "names gradients behind a saved checkpoint, and no checkpoint is named",
+    remedy="Name the folder of saved checkpoints too: `--checkpoint`.",
+)
 BUFFERS_OF_A_FILE = Entry(
     "restore.buffers_of_a_file",
     "is read for buffers of a --template or a --like file",

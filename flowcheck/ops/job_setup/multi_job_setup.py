@@ -55,6 +55,9 @@ def job_settings(config: JobConfig, number: int) -> JobConfig:
     log = config.gradient_log
     if log.file is not None and number > 1:
         log = msgspec.structs.replace(log, file=f"{log.file}.{number}")
+    if log.folder is not None:
+        own_folder = Path(log.folder) / job_folder_name(config, number)
+        log = msgspec.structs.replace(log, folder=str(own_folder))
     return msgspec.structs.replace(
         config,
         optimizer=own.optimizer or config.optimizer,

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_restores import BUFFERS_OF_A_FILE, TEMPLATE_OR_FORMAT
+from flowcheck.findings.catalog.refused_restores import (
+    BUFFERS_OF_A_FILE,
+    GRADIENTS_OF_A_SAVE,
+    TEMPLATE_OR_FORMAT,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -30,6 +34,9 @@ class StepSource:
     """Number or name of one of several jobs in the run."""
     checkpoint: Path | None = None
     """Folder of a step, or folder of such folders."""
+    gradients: Path | None = None
+    """Folder of the gradients of applied steps, from which steps behind the checkpoint are made
+    again."""
     url: str | None = None
     token_file: Path | None = None
     authority: Path | None = None
@@ -82,6 +89,8 @@ class RestoreRequest:
     def check(self) -> None:
         """Raises ConfigError for an option that would do nothing."""
         check_options(self.options, self.form)
+        if self.source.gradients is not None and self.source.checkpoint is None:
+            raise ConfigError("--gradients", str(self.source.gradients), GRADIENTS_OF_A_SAVE())
         if self.also and not (self.templates or self.options.like):
             raise ConfigError("--also", str(self.also[0]), BUFFERS_OF_A_FILE())
 

@@ -35,6 +35,7 @@ from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
+from flowcheck.ops.restore.made_again import later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -157,6 +158,9 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
     allowed = source.allow_tainted
     if folder is not None:
         by = code_approval_for(folder, source.run, code=source.code)
+        if source.gradients is not None:
+            yield untainted(_made_again(source, folder, by), allowed=allowed)
+            return
         found = step_in_checkpoint(
             folder, source.step, source.shown_as, lazily=in_place, by=by, run=source.run
         )
@@ -406,6 +410,19 @@ def step_in_checkpoint(
     basis = basis_of(folder, manifest, run)  # an audit may have failed since it was written
     own = trainer_state_as_saved(kept, taken, basis)
     return FoundStep(taken, where or str(folder), basis, kept.expected, own)
+
+
+def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep:
+    """A step behind a saved checkpoint, from the gradients that were kept."""
+    assert source.gradients is not None
+    saved = newest_output(save_before(folder, source.step))
+    base = step_in_checkpoint(saved, None, source.shown_as, by=by, run=source.run)
+    if base.snapshot.step == source.step:
+        return base
+    given = base.snapshot, saved, source.gradients, source.step
+    taken = later_step(*given, allow_tainted=source.allow_tainted)
+    where = f"{base.where} and the gradients in {source.gradients}"
+    return replace(base, snapshot=taken, where=where, stored_state=None)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:

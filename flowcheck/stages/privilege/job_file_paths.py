@@ -12,7 +12,11 @@ from typing import Any
 import flowcheck
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse
 
-OUTPUT_FOLDER_KEYS = ("run", "checkpoint", "persist.target", "persist.staging", "serve.staging")
+JOURNAL = "gradient_log.folder"
+OUTPUT_FOLDER_KEYS = (
+    *("run", "checkpoint", "persist.target", "persist.staging", "serve.staging"),
+    JOURNAL,
+)
 """Keys of the job file that name folders to which the chain writes."""
 LOG = "gradient_log.file"
 
@@ -81,13 +85,14 @@ def needs_of_code(folder: Path) -> list[PathNeed]:
 
 def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
     """The folders to which the job's chain writes, without its run directory. live: False for a
-    replay, which writes only the gradient log where the job file says."""
+    replay, which writes only gradients where the job file says."""
     found = []
     for key, text in setting_texts(job_file_tables(job)):
         local = text.removeprefix("file://")
+        written = live and key in OUTPUT_FOLDER_KEYS and key != "run" and "://" not in local
         if key == LOG:
             found.append(Path(local).parent)
-        elif live and key in OUTPUT_FOLDER_KEYS and key != "run" and "://" not in local:
+        elif key == JOURNAL or written:
             found.append(Path(local))
     return found
 

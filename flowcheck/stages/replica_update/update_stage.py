@@ -59,6 +59,7 @@ from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_kind_of
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.healing import take_patch
+from flowcheck.stages.replica_update.kept_steps import KeptSteps
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
@@ -83,6 +84,7 @@ class UpdaterState:
     ahead: EarlyStep
     anchors: AnchorReplay
     buffers: Buffers
+    kept: KeptSteps
 
     def gradient_of(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
         """What the replica takes of an iteration: (bytes, [parameters] bool: those that have
@@ -99,6 +101,7 @@ class UpdaterState:
     def close(self) -> None:
         self.waiting.close()
         self.anchors.close()
+        self.kept.close()
         self.source.close()
         self.records.close()
         self.replica.close()
@@ -157,7 +160,8 @@ class UpdateService:
         ahead = EarlyStep(replica, source.partial, alone=alone, earlier_steps=behind)
         anchors = AnchorReplay(run, self._config, source, self._each)
         buffers = Buffers(run, job, replica, source, self._each)
-        given = waiting, known, placing, ahead, anchors, buffers
+        kept = KeptSteps(self._config, replica, self._say, gathered=placing is not None)
+        given = waiting, known, placing, ahead, anchors, buffers, kept
         self._open = UpdaterState(replica, source, records, *given)
         self._finish_interrupted(self._open)
         return self._open
@@ -168,7 +172,11 @@ class UpdateService:
         if iteration is None:
             return
         arrived = o.source.arrived(iteration)  # committed: what differs since is told as that
-        own = o.gradient_of(arrived)[0] if arrived is not None else None
+        own, used = o.gradient_of(arrived) if arrived is not None else (None, None)
+        assert self._config.optimizer is not None
+        together = self._config.optimizer.clip_together  # its gradient was clipped by all rings
+        if own is not None and not together and iteration > o.source.applied_iteration:
+            o.kept.after_step(o.replica, own, used)
         if own is None:
             logged = o.waiting.logged_gradient(iteration)
             logged = o.anchors.kept_gradient(iteration) if logged is None else logged
@@ -279,6 +287,7 @@ class UpdateService:
         if not o.ahead.finish(step, own, used, certain, missing):
             return None
         self._scales.after_step(o.replica, own)
+        o.kept.after_step(o.replica, own, used)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds
@@ -341,7 +350,9 @@ class UpdateService:
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
         elif request.kind is RequestKind.PATCH:
+            before, tainted = o.replica.digest, o.replica.tainted_ranges
             if take_patch(self._run, *given, waits=waits):
+                o.kept.after_healing(o.replica, before, tainted)
                 self._tell(o, 0.0)
         elif followed.step is not None:
             refuse_request(self._lifecycle, request, o.replica.step, NO_BASE_AWAITED())
