@@ -169,6 +169,13 @@ def test_tainted_steps_are_given_only_if_allowed_and_healed_ones_are_exact(
     whole.close()
 
 
+def test_a_save_of_the_newest_step_is_given_itself(kept: Kept, tmp_path: Path) -> None:
+    kept.steps(1, SAVED)
+    found = again(tmp_path)
+    assert found.snapshot.step == SAVED
+    assert kept.is_torchs(found)
+
+
 @pytest.mark.parametrize("hurt", ["gradient", "line", "digest", "gone", "all"])
 def test_what_is_damaged_ends_the_steps_there_and_is_named(
     kept: Kept, tmp_path: Path, hurt: str

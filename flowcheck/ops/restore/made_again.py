@@ -64,6 +64,8 @@ def later_step(
     if base.parameters_only or base.tainted:
         raise StateError(JOURNAL_NEEDS_STATE(checkpoint=checkpoint))
     chain = _chain(base, checkpoint, journal, step)
+    if not chain:
+        return base
     while True:
         exact = len(chain) if allow_tainted or step is not None else _exact(chain)
         try:
@@ -125,7 +127,7 @@ def _chain(
     base: Snapshot, checkpoint: Path, journal: Path, step: Step | None
 ) -> list[JournalEntry]:
     """The entries that lead from the base to the step. Of two that follow one state, the job went
-    on from the later one."""
+    on from the later one. None where the base is the newest step that was written."""
     held = list(read_entries(journal))
     healings = {one.entry.before: one for one in held if one.entry.healed}
     steps = {one.entry.before: one for one in held if not one.entry.healed}
@@ -137,12 +139,13 @@ def _chain(
             break
         chain.append(one)
         digest = one.entry.digest
-    if not chain:
+    newest = step is None and any(one.entry.digest == digest for one in held)
+    if not chain and not newest:
         numbers = [one.entry.step for one in held]
         what = JOURNAL_HOLDS(first=min(numbers), last=max(numbers)) if held else JOURNAL_EMPTY()
         told = {"folder": journal, "step": base.step, "checkpoint": checkpoint, "held": what}
         raise StateError(JOURNAL_LEADS_NOWHERE(**told))
-    last = chain[-1].entry.step
+    last = chain[-1].entry.step if chain else base.step
     if step is not None and last != step:
         told = {"step": step, "base": base.step, "last": last}
         raise StateError(JOURNAL_ENDS(checkpoint=checkpoint, folder=journal, **told))

@@ -230,11 +230,12 @@ class StepJournal:
         while _taken_bytes(self._folder) + space_bytes > self._size_bytes:
             if not self._drop_oldest():
                 break
-        name = f"steps-{entry.step}-{entry.before[:16]}"
-        self._segment = self._folder / f"{name}{LINES}"
+        name, again = f"steps-{entry.step}-{entry.before[:16]}", 0
+        while (self._folder / f"{name}-{again}{LINES}").exists():
+            again += 1  # a job that began alike
+        self._segment = self._folder / f"{name}-{again}{LINES}"
         file = self._segment.with_suffix(GRADIENTS)
-        file.unlink(missing_ok=True)  # of the same past, cut short by a kill
-        self._segment.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)  # a kill came before its first line
         space = log_file_space(file, self._steps, self._gradient_bytes)
         self._log = GradientLog([space], self._gradient_bytes)
 
