@@ -3,6 +3,7 @@ is gone. Judged by torch's own optimizer in the trainer."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,15 +30,15 @@ from flowcheck.findings.catalog.step_journals import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep, found_step, newest_step
+from flowcheck.replica import step_journal
 from flowcheck.replica.checkpoint.checkpoint_save import save_trainer_state
 from flowcheck.replica.checkpoint.step_snapshot import copy_snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_digest import sha256
-from flowcheck.replica.state_file import step_journal
 from flowcheck.replica.state_file.gradient_log import DATA_OFFSET
-from flowcheck.replica.state_file.step_journal import StepJournal
+from flowcheck.replica.step_journal import StepJournal
 from flowcheck.step_numbers import Step
 
 __all__ = ["play"]
@@ -252,9 +253,14 @@ def test_a_disk_that_is_slow_or_full_costs_the_journal_alone_and_is_told_once(
     codes = [one.code for one in told]
     assert codes == [JOURNAL_NO_ROOM.code, JOURNAL_GOES_ON.code]
     assert again(tmp_path).snapshot.step == 4
-    monkeypatch.setattr(step_journal, "BEHIND_STEPS", 0)
-    own.steps(9, 10)
+    monkeypatch.setattr(step_journal, "BEHIND_STEPS", 1)
+    monkeypatch.setattr(step_journal, "BEHIND_BYTES", 0)
+    go_on = threading.Event()
+    to_disk = step_journal._to_disk
+    monkeypatch.setattr(step_journal, "_to_disk", lambda file: (go_on.wait(60), to_disk(file)))
+    own.steps(9, 13)
     assert [one.code for one in told[2:]] == [JOURNAL_BEHIND.code]
+    go_on.set()
     own.close()
 
 

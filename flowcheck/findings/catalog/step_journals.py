@@ -12,7 +12,7 @@ JOURNAL_TOO_SMALL = Entry(
 )
 JOURNAL_BEHIND = Entry(
     "journal.behind",
-    "{folder}: step {step} is left out, as {steps} steps wait for the disk: later steps can be "
+    "{folder}: step {step} is left out, as {bytes:,} bytes wait for the disk: later steps can be "
     "made again from the next saved checkpoint on",
     cause="The disk takes gradients more slowly than the job sends them.",
     remedy="Put `[gradient_log] folder` on a faster disk.",

@@ -1,5 +1,5 @@
 """Steps behind a saved checkpoint, made again from the step journal
-(replica/state_file/step_journal.py). Each has the digest that the replica had, or none is given."""
+(replica/step_journal.py). Each has the digest that the replica had, or none is given."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PR
 from flowcheck.replica.element_ranges import Ranges, difference, no_ranges, union
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer import state_section_names
-from flowcheck.replica.state_file.step_journal import JournalEntry, read_entries
+from flowcheck.replica.step_journal import JournalEntry, read_entries
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state

@@ -1,4 +1,4 @@
-"""The updater's part of the step journal (replica/state_file/step_journal.py): with a saved
+"""The updater's part of the step journal (replica/step_journal.py): with a saved
 checkpoint it gives every later step again after this machine has died."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.element_ranges import Ranges, difference
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.state_file.step_journal import StepJournal
+from flowcheck.replica.step_journal import StepJournal
 from flowcheck.step_numbers import Step
 
 

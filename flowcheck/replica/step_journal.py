@@ -5,17 +5,18 @@ A saved checkpoint and the entries behind it give every later step again, bit fo
 names the digest of the state that it was applied to and of the state it led to. So entries form
 chains by their digests, whoever wrote them, and however many jobs share the folder.
 
-A segment is two files: NAME.gradients is a gradient log (gradient_log.py), with a step's number as
-the iteration; NAME.jsonl has an entry a line. The line is written behind its gradient; both reach
-the disk in a thread beside, so that a step never waits for it. A gradient that was not on disk when
-the machine died does not have its checksum, and ends the chain there.
+A segment is two files: NAME.gradients is a gradient log (state_file/gradient_log.py), with a step's
+number as the iteration; NAME.jsonl has an entry a line. The line is written behind its gradient;
+both reach the disk in a thread beside, so that a step never waits for it. A gradient that was not
+on disk when the machine died does not have its checksum, and ends the chain there.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,12 @@ SEGMENT_STEPS = 32
 files."""
 SEGMENTS_LEAST = 4
 """Segments that the folder has room for at least, so that dropping the oldest leaves most."""
-BEHIND_STEPS = 8
-"""Steps that may wait for the disk, in the page cache. A choice: more take more memory, fewer leave
-out steps after a shorter pause of the disk."""
+BEHIND_STEPS, BEHIND_BYTES = 8, 256 << 20
+"""Gradients that may wait for the disk, in the page cache; of small ones so many bytes. A choice:
+more take more memory, fewer leave out steps after a shorter pause of the disk."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line: a step, or the healing of elements of the step before."""
 
     step: Step
@@ -91,7 +92,7 @@ def _raw(ranges: Ranges) -> bytes:
 class JournalEntry:
     """An entry and where its gradient lies."""
 
-    entry: Entry
+    entry: JournalLine
     segment: Path
     """The file of entries."""
 
@@ -118,7 +119,7 @@ def read_entries(folder: Path) -> Iterator[JournalEntry]:
         with suppress(FileNotFoundError):
             for line in file.read_bytes().split(b"\n"):
                 with suppress(*DECODE_ERRORS):
-                    yield JournalEntry(msgspec.json.decode(line, type=Entry), file)
+                    yield JournalEntry(msgspec.json.decode(line, type=JournalLine), file)
 
 
 def _oldest_first(files: Iterable[Path]) -> list[Path]:
@@ -147,8 +148,7 @@ class StepJournal:
         self._steps = min(SEGMENT_STEPS, steps)
         self._segment: Path | None = None
         self._log: GradientLog | None = None
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="journal")
-        self._waiting: list[Future[None]] = []
+        self._disk = _Disk()
         self._told: Finding | None = None
         if not self._steps:
             needed = SEGMENTS_LEAST * self._each_bytes
@@ -167,7 +167,7 @@ class StepJournal:
         byte."""
         left_out = None if used is None else tuple(np.flatnonzero(~used).tolist())
         before, digest = states
-        entry = Entry(
+        entry = JournalLine(
             step=step, before=before, digest=digest, left_out=left_out, missing=_raw(missing)
         )
         self._attempt(entry, gradient)
@@ -178,15 +178,16 @@ class StepJournal:
         before, digest = states
         healed = _raw(patch.elements)
         self._attempt(
-            Entry(step=step, before=before, digest=digest, healed=healed, parts=parts), None
+            JournalLine(step=step, before=before, digest=digest, healed=healed, parts=parts), None
         )
 
-    def _attempt(self, entry: Entry, gradient: np.ndarray | None) -> None:
+    def _attempt(self, entry: JournalLine, gradient: np.ndarray | None) -> None:
         if not self._steps:
             return
-        self._waiting = [one for one in self._waiting if not one.done()]
-        if len(self._waiting) >= BEHIND_STEPS:
-            self._tell(JOURNAL_BEHIND(folder=self._folder, step=entry.step, steps=BEHIND_STEPS))
+        waiting_bytes = self._disk.waiting_bytes
+        if waiting_bytes > max(BEHIND_BYTES, BEHIND_STEPS * self._gradient_bytes):
+            what = {"folder": self._folder, "step": entry.step, "bytes": waiting_bytes}
+            self._tell(JOURNAL_BEHIND(**what))
             return
         try:
             written = self._write(entry, gradient)
@@ -201,7 +202,7 @@ class StepJournal:
             self._told = None
             self._say(JOURNAL_GOES_ON(folder=self._folder, step=entry.step))
 
-    def _write(self, entry: Entry, gradient: np.ndarray | None) -> bool:
+    def _write(self, entry: JournalLine, gradient: np.ndarray | None) -> bool:
         if gradient is not None:
             fits = self._log is not None and not self._log.full
             fits = fits and entry.step > max(self._log.iterations, default=0)  # type: ignore[union-attr]
@@ -219,10 +220,10 @@ class StepJournal:
             self._begin(entry)
         assert self._segment is not None
         append_private(self._segment, msgspec.json.encode(entry))
-        self._waiting.append(self._disk.submit(_to_disk, self._segment))
+        self._disk.bring(self._segment, 0 if gradient is None else gradient.nbytes)
         return True
 
-    def _begin(self, entry: Entry) -> None:
+    def _begin(self, entry: JournalLine) -> None:
         """A new segment, with room made for it."""
         self._close_segment()
         make_folder(self._folder)
@@ -261,8 +262,48 @@ class StepJournal:
 
     def close(self) -> None:
         """Waits for what is on its way to the disk."""
-        self._disk.shutdown(wait=True)
+        self._disk.close()
         self._close_segment()
+
+
+class _Disk:
+    """Brings segments to the disk in a thread: what is written while it waits goes with the next
+    time."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._lock = threading.Lock()
+        self._dirty: dict[Path, int] = {}
+        self._on_its_way = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of gradients that may not be on the disk yet."""
+        with self._lock:
+            return sum(self._dirty.values()) + self._on_its_way
+
+    def bring(self, segment: Path, size_bytes: int) -> None:
+        """size_bytes: that were added to the segment."""
+        with self._lock:
+            idle = not self._dirty
+            self._dirty[segment] = self._dirty.get(segment, 0) + size_bytes
+        if idle:
+            self._thread.submit(self._bring_all)
+
+    def _bring_all(self) -> None:
+        with self._lock:
+            taken, self._dirty = self._dirty, {}
+            self._on_its_way = sum(taken.values())
+        try:
+            for segment in taken:
+                with suppress(OSError):  # what did not get there fails its checksum
+                    _to_disk(segment)
+        finally:
+            with self._lock:
+                self._on_its_way = 0
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
 
 
 def _taken_bytes(folder: Path) -> int:
