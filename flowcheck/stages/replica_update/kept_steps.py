@@ -34,8 +34,10 @@ class KeptSteps:
     def after_step(self, replica: Replica, gradient: np.ndarray, used: np.ndarray | None) -> None:
         """A step that was made just now. gradient, used: as they were applied. Nothing is written
         where the state before is gone."""
+        if self._journal is None:
+            return
         before = replica.digest_of(Step(replica.step - 1))
-        if self._journal is None or before is None:
+        if before is None:
             return
         states = before, replica.digest
         self._journal.add_step(replica.step, states, gradient, used, replica.lacked(replica.step))
