@@ -177,6 +177,14 @@ def test_a_save_of_the_newest_step_is_given_itself(kept: Kept, tmp_path: Path) -
     assert kept.is_torchs(found)
 
 
+def test_where_every_later_step_is_tainted_the_save_is_the_newest_exact_one(
+    kept: Kept, tmp_path: Path
+) -> None:
+    kept.steps(1, STEPS, lossy=SAVED + 1)
+    assert again(tmp_path).snapshot.step == SAVED
+    assert again(tmp_path, tainted=True).snapshot.step == STEPS
+
+
 @pytest.mark.parametrize("hurt", ["gradient", "line", "digest", "gone", "all"])
 def test_what_is_damaged_ends_the_steps_there_and_is_named(
     kept: Kept, tmp_path: Path, hurt: str

@@ -24,6 +24,7 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_UNREADABLE,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.replica.checkpoint.frozen_and_buffers import write_frozen_and_buffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
@@ -35,7 +36,6 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
-MEMORY = Path("/dev/shm")
 STATES_LEAST = 3
 """States of the model that the scratch replica takes: two copies, and what is copied out."""
 
@@ -68,8 +68,10 @@ def later_step(
         return base
     while True:
         exact = len(chain) if allow_tainted or step is not None else _exact(chain)
+        if not exact:
+            return base
         try:
-            return _made(base, checkpoint, journal, chain[: exact or len(chain)])
+            return _made(base, checkpoint, journal, chain[:exact])
         except _GradientGone as gone:
             # What the disk had not when the machine died: the steps before it are as good.
             if step is not None or not gone.at:
@@ -186,6 +188,6 @@ def _apply(replica: Replica, one: JournalEntry, journal: Path) -> None:
 @contextmanager
 def _scratch(size_bytes: int) -> Iterator[Path]:
     """A folder in memory or, where that is short, in the usual place for temporary files."""
-    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > size_bytes
-    with tempfile.TemporaryDirectory(dir=MEMORY if roomy else None, prefix="flowcheck-") as place:
+    roomy = SHM.is_dir() and shutil.disk_usage(SHM).free > size_bytes
+    with tempfile.TemporaryDirectory(dir=SHM if roomy else None, prefix="flowcheck-") as place:
         yield Path(place)
