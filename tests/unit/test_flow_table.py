@@ -104,10 +104,10 @@ def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
     path.unlink()
     FlowTable.create(path, messages=64).close()
     raw = bytearray(path.read_bytes())
-    version, raw[8] = raw[8], 9
+    version, raw[8] = raw[8], 99
     path.write_bytes(raw)
     with refused_as(
-        OTHER_LAYOUT, kind=RingError, error=like(OTHER_LAYOUT_VERSION, version=9, own=version)
+        OTHER_LAYOUT, kind=RingError, error=like(OTHER_LAYOUT_VERSION, version=99, own=version)
     ):
         FlowTable.open(path)
     raw[8] = version
