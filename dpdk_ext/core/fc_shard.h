@@ -28,7 +28,7 @@
 enum {
 	FC_SHARD_VERSION = 5,
 	FC_GENERATIONS = 2,
-	FC_FRONTIERS = 8192, /* as many as there can be flows */
+	FC_FRONTIERS = 16384, /* as many as there can be flows */
 };
 
 enum fc_generation_state {

@@ -15,7 +15,7 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 OFF, IN_COPY, HERE = "off", "in the copy", "by"
 TARGETS = {OFF: 20.0, IN_COPY: 6.0, HERE: 6.0}
 """{who made the ICRC: million frames/s at 1,102 bytes}"""
-FLOWS = (10, 100, 1000)
+FLOWS = (10, 1000, 10_000)
 
 
 def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
@@ -23,7 +23,7 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     for pmtu_bytes, size in FRAME_BYTES.items():
         slots = scale.frames(pmtu_bytes)
         for flows in FLOWS:
-            # 16 packets a message, so that a thousand flows have whole messages in a ring.
+            # 16 packets a message, so that ten thousand flows have whole messages in a ring.
             load = Load(slots, flows, pmtu_bytes, wire_bytes=16 * pmtu_bytes)
             if load.rounds == 0:
                 continue
