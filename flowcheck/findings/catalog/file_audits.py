@@ -69,6 +69,22 @@ NOT_WHOLE = Entry(
 )
 NO_DIRECTORY = Entry("audit.no_zip_directory", "the directory at the end of the archive is missing")
 NO_METADATA = Entry("audit.no_metadata", "the folder has no .metadata")
+EMPTY_FILE = Entry("audit.empty_file", "it is empty")
+PART_NOT_WHOLE = Entry("audit.part_not_whole", "{file}: {why}")
+FILES_MISSING = Entry(
+    "audit.files_missing", "{missing} of the model's {parts} files are missing: {files}"
+)
+NO_LAST_FILE = Entry("audit.no_last_file", "the folder has no {file}, which {writer} writes last")
+STATE_MAY_FOLLOW = Entry(
+    "audit.state_may_follow",
+    "its name is that of a folder of transformers' Trainer, which writes the optimizer's state "
+    "after the model; a model alone is compared once it stood still for {settled_s} s",
+)
+SAVE_NOT_ENDED = Entry(
+    "audit.save_not_ended",
+    "{file} names iteration {named}: not all ranks have saved iteration {iteration}",
+)
+PARTS_REMOVED = Entry("audit.parts_removed", "files of it were removed")
 STILL_CHANGES = Entry("audit.still_changes", "it changed between two looks")
 NOT_A_CHECKPOINT = Entry("audit.not_a_checkpoint", "its beginning is that of no checkpoint")
 VANISHED = Entry("audit.vanished", "was removed before it was compared")

@@ -20,17 +20,26 @@ from flowcheck.findings.catalog.file_audits import (
     STEP_GONE,
     VANISHED,
 )
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
-from flowcheck.findings.catalog.trainer_checkpoints import OTHER_STATES, OTHER_TYPE_OR_SHAPE
+from flowcheck.findings.catalog.trainer_checkpoints import (
+    OTHER_STATES,
+    OTHER_TYPE_OR_SHAPE,
+    STEP_NOT_TOLD,
+    STEPS_DIFFER,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
-from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, stamp_of
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import (
+    Candidate,
+    finding_of,
+    stamp_of,
+)
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import (
     FileHeal,
     given_to_waiting,
     with_heal,
 )
+from flowcheck.ops.trainer_checkpoint.audit_watch.whole_folders import INCOMPLETE
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -46,12 +55,15 @@ _NAMED_STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The file cannot be compared yet."""
+    """The file cannot be compared yet. Without a step and something that is missing it changed
+    while it was read."""
 
     step: Step | None = None
-    """The replica has not reached this step; None: the file changed while it was read."""
+    """The replica has not reached this step."""
     at: int = 0
     """The replica's step."""
+    lacks: Finding | None = None
+    """What is missing in a folder that may become whole."""
 
 
 def named_step(path: Path, folder: Path) -> Step | None:
@@ -74,9 +86,11 @@ def audit_file(
     try:
         own, template = _read(where, one.path, named)
     except (FlowCheckError, OSError) as error:
-        return file_line(folder, one, _finding_of(error))
-    if stamp_of(one) != one.stamp:
-        return file_line(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
+        reason = finding_of(error, one.path)
+        lacks = NotYet(lacks=reason) if reason.is_any_of(*INCOMPLETE) else None
+        return _changed(folder, one) or lacks or file_line(folder, one, reason)
+    if (changed := _changed(folder, one)) is not None:
+        return changed
     if _states_are_unnamed(template):
         return file_line(folder, one, STATES_UNNAMED(), step=template.step)
     at, life = _newest(own), incarnation_of(own)
@@ -97,7 +111,7 @@ def audit_file(
     try:
         found = audits.compare_with_replica(own, template, one.path)
     except (FlowCheckError, OSError) as error:
-        return _not_comparable(own, folder, one, template, _finding_of(error))
+        return _not_comparable(own, folder, one, template, finding_of(error, one.path))
     why = audits.evidence_in(own, template, found)
     audits.append_audit_line(own, found, one.path, template, why)
     line = file_line(
@@ -123,7 +137,8 @@ def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, Checkp
         own = audits.run_of_file(where, file)
         return own, audits.read_checkpoint_template(own, file)
     except StateError as error:
-        if named is None or not error.finding.is_any_of(STEP_UNKNOWN):
+        untold = STEP_UNKNOWN, STEP_NOT_TOLD, STEPS_DIFFER
+        if named is None or not error.finding.is_any_of(*untold):
             raise
     own = audits.run_of_file(where, file, named)
     return own, audits.read_checkpoint_template(own, file, named)
@@ -199,12 +214,12 @@ def _has_state(template: CheckpointTemplate) -> bool:
     return template.optimizer is not None and bool(template.optimizer["state"])
 
 
-def _finding_of(error: FlowCheckError | OSError) -> Finding:
-    if isinstance(error, FlowCheckError):
-        return error.finding
-    if isinstance(error, FileNotFoundError):
-        return VANISHED()
-    return ERROR_TEXT(kind=type(error).__name__, text=str(error))
+def _changed(folder: Path, one: Candidate) -> AuditedFile | NotYet | None:
+    """What came of a file that was removed, or changed, since it was looked at; None: neither."""
+    now = stamp_of(one)
+    if now is None:
+        return file_line(folder, one, VANISHED())
+    return NotYet() if now != one.stamp else None
 
 
 def file_line(

@@ -17,10 +17,10 @@ from flowcheck.findings.catalog.file_audits import (
     HEALED_UNCOUNTED,
     NOT_HEALED,
 )
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
 from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import finding_of
 from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections, sections_of_elements
 from flowcheck.replica.optimizer import state_section_names
@@ -70,7 +70,7 @@ class FileHeal:
         except (FlowCheckError, OSError) as error:
             if isinstance(error, StateError) and error.finding.is_any_of(ANOTHER_REQUEST):
                 return None
-            return self.failed(_finding_of(error))
+            return self.failed(finding_of(error, Path(self.line.file)))
         if answer.refused is not None:
             return self.failed(answer.refused)
         records = read_heal_records(self.run)
@@ -106,7 +106,7 @@ def with_heal(
     try:
         patch = _patch(run, template, found)
     except (FlowCheckError, OSError) as error:
-        patch = _finding_of(error)
+        patch = finding_of(error, Path(line.file))
     if isinstance(patch, Finding):
         return msgspec.structs.replace(line, heal=NOT_HEALED(patch))
     return line if patch is None else FileHeal(run, line, found, patch, incarnation)
@@ -122,7 +122,7 @@ def given_to_waiting(run: RunDir, template: CheckpointTemplate, file: Path) -> F
         check_settings(template, optimizer_of_run(run), layout, str(file))
         return end_wait(run, template, file)
     except (FlowCheckError, OSError) as error:
-        found = _finding_of(error)
+        found = finding_of(error, file)
         return None if found.is_any_of(ANOTHER_REQUEST, REQUEST_WITHDRAWN) else NOT_HEALED(found)
 
 
@@ -156,9 +156,3 @@ def _keeps_state(description: Description) -> bool:
         section.name != state_section_names.PARAMETERS
         for section in sections_of_elements(description)
     )
-
-
-def _finding_of(error: FlowCheckError | OSError) -> Finding:
-    if isinstance(error, FlowCheckError):
-        return error.finding
-    return ERROR_TEXT(kind=type(error).__name__, text=str(error))
