@@ -7,6 +7,12 @@ from flowcheck.findings.finding import Entry
 
 # What differs, and how.
 
+COMPARED_ROUNDED = Entry(
+    "audit.compared_rounded",
+    "compared rounded: each parameter of the replica, rounded to {dtype}, is the file's; this "
+    "shows no bits, so that it is no audit of the replica",
+)
+
 ELEMENT_DIFFERS = Entry(
     "audit.element_differs",
     "{tensor}[{index}] is {file} in the file and {replica} in the replica",
@@ -94,6 +100,13 @@ STEP_GONE = Entry(
     cause="The replica keeps digests of its last steps only, or was given a later base.",
     remedy="Watch while the trainer writes: a file is compared as soon as it is whole.",
 )
+ROUNDED_STEP_GONE = Entry(
+    "audit.rounded_step_gone",
+    "its parameters are rounded to {dtype}; of step {step} only the digests are kept, which tell "
+    "nothing of rounded values",
+    cause="The replica had gone on when the file was read.",
+    remedy="Keep more steps whole: `[replica] keep_bytes`; or save the parameters as they are.",
+)
 STATES_UNNAMED = Entry(
     "audit.states_unnamed",
     "its optimizer's states are under other names than its parameter groups state",
@@ -161,6 +174,11 @@ HEAL_WITHOUT_STATE = Entry(
     "audit.heal_without_state",
     "it holds no optimizer state, and the state of tainted elements is wrong too",
     remedy="Save the optimizer's state with the model.",
+)
+HEAL_ROUNDED = Entry(
+    "audit.heal_rounded",
+    "its parameters are rounded to {dtype}: it has not the bits that were lost",
+    remedy="Save the parameters in their own type too.",
 )
 HEAL_UNPROVED = Entry(
     "audit.heal_unproved",

@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
 from flowcheck.findings.catalog.file_audits import (
+    COMPARED_ROUNDED,
     NOTHING_TO_COMPARE,
     STALE_FILE,
     STATE_MISSING,
@@ -127,6 +128,8 @@ def audit_file(
         return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
         return msgspec.structs.replace(line, outcome=FileOutcome.STALE, why=(wrong,))
+    if found.rounded_to is not None:
+        line = msgspec.structs.replace(line, why=(COMPARED_ROUNDED(found.rounded_to),))
     return with_heal(own, template, found, line, incarnation=life.number)
 
 
@@ -135,13 +138,13 @@ def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, Checkp
     tell its step is of the step that its name states."""
     try:
         own = audits.run_of_file(where, file)
-        return own, audits.read_checkpoint_template(own, file)
+        return own, audits.read_checkpoint_template(own, file, may_be_rounded=True)
     except StateError as error:
         untold = STEP_UNKNOWN, STEP_NOT_TOLD, STEPS_DIFFER
         if named is None or not error.finding.is_any_of(*untold):
             raise
     own = audits.run_of_file(where, file, named)
-    return own, audits.read_checkpoint_template(own, file, named)
+    return own, audits.read_checkpoint_template(own, file, named, may_be_rounded=True)
 
 
 def _states_are_unnamed(template: CheckpointTemplate) -> bool:

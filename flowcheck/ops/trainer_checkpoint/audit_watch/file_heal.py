@@ -11,6 +11,7 @@ from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import NO_UPDATER
 from flowcheck.findings.catalog.file_audits import (
     ELEMENTS_HEALED,
+    HEAL_ROUNDED,
     HEAL_UNPROVED,
     HEAL_WITHOUT_STATE,
     HEALED_BY_DIGESTS,
@@ -139,6 +140,8 @@ def _patch(
         return None
     if not len(healable_elements(losses, found.step, at)):
         return PATCH_HEALS_NOTHING(step=found.step, at=at)
+    if found.rounded_to is not None:
+        return HEAL_ROUNDED(found.rounded_to)
     if not found.compared_parameters:
         return HEAL_UNPROVED(found.step)
     job, optimizer = known_training(run), optimizer_of_run(run)
