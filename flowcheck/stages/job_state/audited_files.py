@@ -48,6 +48,9 @@ class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
     outcome: FileOutcome
     step: Step | None = None
     """As the file states it; None: it was not read so far."""
+    job: int | None = None
+    """Number of the job that it was held against, from 1; None: of none, or the chain follows
+    one."""
     tensors: int = 0
     """Number of tensors that were compared."""
     optimizer: bool = False

@@ -202,7 +202,7 @@ def unfinished_reason(candidate: Candidate, still_s: float = math.inf) -> Findin
     return missing_in_file(candidate.path)
 
 
-def finding_of(error: FlowCheckError | OSError, file: Path) -> Finding:
+def file_error_of(error: FlowCheckError | OSError, file: Path) -> Finding:
     """What came of reading a candidate at `file`, for its line."""
     if isinstance(error, FlowCheckError):
         return error.finding

@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.file_audits import (
 from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
 from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import finding_of
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import file_error_of
 from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections, sections_of_elements
 from flowcheck.replica.optimizer import state_section_names
@@ -71,7 +71,7 @@ class FileHeal:
         except (FlowCheckError, OSError) as error:
             if isinstance(error, StateError) and error.finding.is_any_of(ANOTHER_REQUEST):
                 return None
-            return self.failed(finding_of(error, Path(self.line.file)))
+            return self.failed(file_error_of(error, Path(self.line.file)))
         if answer.refused is not None:
             return self.failed(answer.refused)
         records = read_heal_records(self.run)
@@ -107,7 +107,7 @@ def with_heal(
     try:
         patch = _patch(run, template, found)
     except (FlowCheckError, OSError) as error:
-        patch = finding_of(error, Path(line.file))
+        patch = file_error_of(error, Path(line.file))
     if isinstance(patch, Finding):
         return msgspec.structs.replace(line, heal=NOT_HEALED(patch))
     return line if patch is None else FileHeal(run, line, found, patch, incarnation)
@@ -123,7 +123,7 @@ def given_to_waiting(run: RunDir, template: CheckpointTemplate, file: Path) -> F
         check_settings(template, optimizer_of_run(run), layout, str(file))
         return end_wait(run, template, file)
     except (FlowCheckError, OSError) as error:
-        found = finding_of(error, file)
+        found = file_error_of(error, file)
         return None if found.is_any_of(ANOTHER_REQUEST, REQUEST_WITHDRAWN) else NOT_HEALED(found)
 
 

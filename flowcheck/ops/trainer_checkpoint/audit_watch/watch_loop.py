@@ -256,8 +256,9 @@ class FolderWatch:
     def _reached(self, ahead: NotYet) -> bool:
         from flowcheck.replica.state_file.file_header import peek_versions
 
+        run = ahead.run or self.where
         try:
-            return max(peek_versions(self.where.replica)[1], default=0) >= (ahead.step or 0)
+            return max(peek_versions(run.replica)[1], default=0) >= (ahead.step or 0)
         except (FlowCheckError, OSError):
             return True  # the chain ended: what is left is compared with its digests
 
