@@ -104,7 +104,9 @@ class ActiveJob:
         """Numbers of messages were told by the plan, or may have been in a life before."""
         self._deviated = Iteration(0)
         """The last iteration that was waited for while something outside the plan was left out."""
-        self.generations = ShardGenerations(shard, scrutiny.problem, doubtful=self._tell_doubtful)
+        self.generations = ShardGenerations(
+            shard, scrutiny.problem, doubtful=self._tell_doubtful, taints=taints, alone=self._alone
+        )
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = InstalledPlans(

@@ -138,9 +138,10 @@ class UpdateService:
             return self._open
         job = training_of(run)
         assert job is not None, "no kind of source is there without it"
-        self._each = optimizer_of(job, self._config).synced_backwards
+        optimizer = optimizer_of(job, self._config)
+        self._each = optimizer.synced_backwards
         known = UnusedParameterMap(job, self._each)
-        source = kind.open(run, job, self._each)  # first: of one that is refused no replica is made
+        source = kind.open(run, job, optimizer)  # first: of one that is refused no replica is made
         try:
             replica, placing = open_replica(
                 run, self._config, job, leaves_out=known.may_skip_parameters, say=self._say
@@ -220,7 +221,7 @@ class UpdateService:
             if missing and not o.replica.optimizer.per_element:
                 return self._pass_lacking(o, followed, arrived)
             applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain, missing)
-            if arrived.doubted or (applied is None and not self._grad_norms.peer_gone):
+            if applied is None and (arrived.doubted or not self._grad_norms.peer_gone):
                 return 0
             if applied is None:
                 self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
