@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.refused_as import refused_as
@@ -101,6 +103,55 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     line = {"step": 6, "passed": True, "file": "x", "tensors": 4}
     both.chain.run.audits.write_text(json.dumps(line) + "\n")
     assert not [found for found in assumptions_of(both.chain.run) if found.until_audit]
+
+
+def without_some(life: Life, frames: list[Any], steps: tuple[int, ...]) -> tuple[list[Any], int]:
+    """Frames without one of the largest amid each of these steps; and the bytes of such a one."""
+    largest, gone = max(len(one.frame) for one in frames), set()
+    for step in steps:
+        of_step = range(_frames_before(life, step - 1), _frames_before(life, step))
+        full = [n for n in of_step if len(frames[n].frame) == largest]
+        gone.add(full[len(full) * 7 // 8])
+    return [frame for n, frame in enumerate(frames) if n not in gone], largest
+
+
+@pytest.mark.parametrize(
+    ("lacking", "tainted_by"),
+    [((5,), (5,)), ((4,), ()), ((3, 5, 7), (5, 7)), ((7,), (7,)), ((5, 6), (5, 6))],
+)
+def test_steps_that_lack_bytes_are_logged_and_taint_what_they_lacked(
+    lacking: tuple[int, ...],
+    tainted_by: tuple[int, ...],
+    play: Callable[..., Both],
+    life: Life,
+    known: LearnedJob,
+    tmp_path: Path,
+) -> None:
+    """The base is of step 4, and a file of step 6 tells its place. lacking: steps of which a frame
+    was lost; tainted_by: those of them that still matter."""
+    _, files = trained(life, tmp_path, (4, 6, JOB.steps))
+    frames, largest = without_some(life, life.frames_of(), lacking)
+    both = play(frames[_frames_before(life, 2) :], known)
+    both.drive(until=lambda: both.applied_iteration() >= 4)
+    assert incarnation_of(both.chain.run).step is None
+    verb.submit_base(both.chain.run, both.config, files[4], LogPosition(later_checkpoint=files[6]))
+    both.drive()
+    assert both.chain.heard.of(StepLost) == []
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
+    lacked = {line["step"]: line.get("missing_elements", 0) for line in told}
+    assert tuple(step for step, elements in lacked.items() if elements) == tainted_by
+    assert all(0 < lacked[step] <= largest // 4 for step in tainted_by)
+    update = both.update._opened()
+    assert update is not None
+    exact = np.ones(update.replica.layout.elements, np.bool_)
+    for start, stop in update.replica.tainted_ranges:
+        exact[start:stop] = False
+    kept = torch.load(files[JOB.steps], weights_only=True)["model"].values()
+    wanted = np.concatenate([p.numpy().reshape(-1) for p in kept])
+    alike = update.replica.parameters().view(np.uint32) == wanted.view(np.uint32)
+    assert alike[exact].all()
+    assert bool(tainted_by) == (not alike.all())
 
 
 def _frames_before(life: Life, step: int) -> int:

@@ -125,10 +125,7 @@ class LoggedGradient:
 
     iteration: Iteration
     data: NDArray[np.uint8]
-
-    @property
-    def unbelieved(self) -> Sequence[Range]:
-        return ()
+    unbelieved: Sequence[Range] = ()
 
     def certain(self) -> bool:
         """True: whoever wrote the record had already checked that nothing contradicts it."""
@@ -273,7 +270,7 @@ class LogFileSource:
                 self._changed[iteration] = file
                 continue
             self._changed.pop(iteration, None)
-            return LoggedGradient(iteration, data)
+            return LoggedGradient(iteration, data, log.lacks(index))
         return None
 
     def _why_ended(self) -> Finding | None:
