@@ -20,9 +20,10 @@ from support.staged import Chain, played
 from test_base_command import Trainer, lines, notes
 
 from flowcheck.findings.catalog.base_checkpoints import NO_PLACE, PLACE_NOT_LOGGED, PLACE_UNKNOWN
+from flowcheck.findings.catalog.job_restarts import NOT_LOGGED_ANY_MORE
 from flowcheck.findings.catalog.replica_update_notes import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
-from flowcheck.messages import StepLost
+from flowcheck.messages import Note, StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -70,9 +71,19 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
         both.close()
 
 
-def trained(life: Life, folder: Path, at: tuple[int, ...]) -> tuple[list[str], dict[int, Path]]:
+def trained(
+    life: Life, folder: Path, at: tuple[int, ...], *, clip_norm: float | None = None
+) -> tuple[list[str], dict[int, Path]]:
     """[step - 1] the trainer's parameters by their hash, and its checkpoints of steps `at`."""
     trainer = Trainer()
+    if clip_norm is not None:
+        unclipped = trainer.optimizer.step
+
+        def clipped() -> None:
+            torch.nn.utils.clip_grad_norm_(trainer.parameters, clip_norm)
+            unclipped()
+
+        trainer.optimizer.step = clipped  # type: ignore[method-assign]
     hashes, files = [], {}
     for step, gradient in enumerate(life.truth.gradients, 1):
         hashes.append(trainer.step(floats(gradient)))
@@ -152,6 +163,47 @@ def test_steps_that_lack_bytes_are_logged_and_taint_what_they_lacked(
     alike = update.replica.parameters().view(np.uint32) == wanted.view(np.uint32)
     assert alike[exact].all()
     assert bool(tainted_by) == (not alike.all())
+
+
+CLIPPED: dict[str, Any] = {"optimizer": {"name": "adamw", "learning_rate": 1e-3, "clip_norm": 1.0}}
+
+
+def test_a_lacking_step_that_may_matter_everywhere_begins_the_log_anew(
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path
+) -> None:
+    """Steps keep their numbers: a base from behind it is placed by what is logged since."""
+    wanted, files = trained(life, tmp_path, (3, 5, 6, 7), clip_norm=1.0)
+    frames, _ = without_some(life, life.frames_of(), (4,))
+    both = play(frames[_frames_before(life, 2) :], known, **CLIPPED)
+    both.drive(until=lambda: both.applied_iteration() >= 5)
+    with refused_as(PLACE_NOT_LOGGED):  # the steps between are not there any more
+        verb.submit_base(both.chain.run, both.config, files[3], LogPosition(after=0))
+    verb.submit_base(both.chain.run, both.config, files[5], LogPosition(later_checkpoint=files[7]))
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(5, JOB.steps + 1))
+    assert [line["parameters_sha256"] for line in told] == wanted[4:]
+    assert "logging goes on behind it" in notes(both) and "joined again" not in notes(both)
+
+
+def test_a_base_whose_next_step_is_not_logged_any_more_is_refused(
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path
+) -> None:
+    """A step lacked bytes after the place of the base was found, and before it was taken."""
+    wanted, files = trained(life, tmp_path, (3, 4, 7), clip_norm=1.0)
+    frames, _ = without_some(life, life.frames_of(), (5,))
+    both = play(frames[_frames_before(life, 2) :], known, **CLIPPED)
+    both.drive(until=lambda: both.applied_iteration() >= 2)
+    base = verb.verified_base(
+        both.chain.run, both.config, files[3], LogPosition(later_checkpoint=files[4])
+    )
+    both.drive(until=lambda: both.applied_iteration() >= 4)
+    verb._put(both.chain.run, base)
+    both.drive()
+    assert any(m.finding.is_any_of(NOT_LOGGED_ANY_MORE) for m in both.chain.heard.of(Note))
+    verb.submit_base(both.chain.run, both.config, files[7], LogPosition(after=5))
+    both.drive()
+    assert [line["parameters_sha256"] for line in lines(both)] == wanted[6:]
 
 
 def _frames_before(life: Life, step: int) -> int:

@@ -136,6 +136,10 @@ class LoggedGradient:
         return False
 
 
+def _lacking_bytes(log: GradientLog, index: int) -> int:
+    return sum(stop - start for start, stop in log.lacks(index))
+
+
 class LogFileSource:
     """Iterations from one or several logs, ascending."""
 
@@ -260,10 +264,11 @@ class LogFileSource:
         return self._ascending[at] if at < len(self._ascending) else None
 
     def _read(self, iteration: Iteration) -> LoggedGradient | None:
-        """The iteration from the first file that has it undamaged; None: no file has."""
+        """The iteration from the file that has most of it undamaged; None: no file has it."""
         if iteration in self._changed:
             return None
-        for file, log, index in self._places.get(iteration, ()):
+        places = self._places.get(iteration, ())
+        for file, log, index in sorted(places, key=lambda place: _lacking_bytes(*place[1:])):
             try:
                 data = log.read(index)
             except StateError:
