@@ -336,7 +336,7 @@ class ActiveJob:
         behind = later is not None and shard.covered_bytes(later) == shard.gradient_bytes
         if not behind and not why.is_any_of(*WENT_ON):
             return False
-        if self.planned.placement_unsure(self._reassembly.numbers):
+        if self.planned.placement_unsure(self._reassembly.numbers, short.iteration):
             return False
         missing = shard.missing(short.generation)
         # Who has a gradient at all stands behind the gradients.

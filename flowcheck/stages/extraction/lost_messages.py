@@ -14,7 +14,7 @@ import numpy as np
 from flowcheck._core import lib
 from flowcheck.findings.catalog.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
 from flowcheck.stages.staged_messages.gap_numbers import FOLLOWING_MAX, LOST_MAX
@@ -57,8 +57,9 @@ def waits_behind_gap(
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
 ) -> bool:
-    """Whether messages wait behind a gap that was not passed, or have no number."""
-    found, unknown = _by_connection(extractors, plans, numbers)
+    """Whether messages wait behind a gap that was not passed, or have no number. Of a flow that
+    left its plan, those before the message that did."""
+    found, unknown = _by_connection(extractors, plans, numbers, suspended=True)
     for extractor, index, _, waiting in found.values():
         frontier = extractor.frontier(index)
         if frontier not in waiting and any(number > frontier for number in waiting):
@@ -81,22 +82,29 @@ def _by_connection(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
+    *,
+    suspended: bool = False,
 ) -> tuple[dict[int, _Behind], set[int]]:
-    """({connection: its staged messages}, connections of which a message's number is unknown)."""
+    """({connection: its staged messages}, connections of which a message's number is unknown).
+    suspended: also of flows that left their plan, before the message that did."""
     found: dict[int, _Behind] = {}
     unknown: set[int] = set()
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for extractor in extractors:
-        keys, states = extractor.keys(), extractor.staging.plans()["state"]
+        keys, installed = extractor.keys(), extractor.staging.plans()
         placeable = extractor.placeable(numbers)
         for number, record in zip(
             placeable.numbers.tolist(), placeable.records.tolist(), strict=True
         ):
             m = extractor.staging.handle.records[record].message
             key = keys[m.flow]
-            if key not in plans or states[m.flow] != PLAN_ACTIVE:
+            state = int(installed[m.flow]["state"])
+            left = suspended and state == PLAN_SUSPENDED
+            if key not in plans or not (left or state == PLAN_ACTIVE):
                 continue
             plan = plans[key]
+            if left and NUMBER_UNKNOWN > number >= int(installed[m.flow]["deviating_number"]):
+                continue
             if number == NUMBER_UNKNOWN:
                 unknown.add(plan.connection)
             elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:

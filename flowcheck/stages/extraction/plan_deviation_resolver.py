@@ -140,6 +140,19 @@ class DeviationResolver:
                     for skip in skips:
                         extractor.skip_messages(index, skip)
 
+    def first_deviation(
+        self, extractors: Sequence[Extractor], numbers: Mapping[tuple[FlowKey, int], int]
+    ) -> Iteration | None:
+        """The iteration in which the first message that is not read yet was not as planned; None:
+        there is none."""
+        found = []
+        for reader in self._readers:
+            own = list(_instances(extractors, reader))
+            if any(instance.state == PLAN_SUSPENDED for instance in own):
+                view = CommunicatorMessages(reader, self._plans, own, numbers)
+                found.append(view.deviation()[0])
+        return Iteration(min(found) + self._base) if found else None
+
     def resolve(
         self,
         extractors: Sequence[Extractor],
