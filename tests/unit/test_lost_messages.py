@@ -160,33 +160,40 @@ def test_a_step_that_lacks_a_result_is_handed_on_without_it(play: Callable[..., 
     assert (short.step, short.missing_bytes) == (7, np.count_nonzero(~kept))
 
 
-def test_what_was_in_no_plan_later_moves_nothing_before_it(play: Callable[..., Chain]) -> None:
+@pytest.mark.parametrize("lost", [(14,), (14, 26)])
+def test_what_a_flow_leaves_out_or_loses_later_moves_nothing_before_it(
+    play: Callable[..., Chain], lost: tuple[int, ...]
+) -> None:
     """A job that was learned late: when its first steps are placed, one of which lacks a result,
-    its flows have left their plan already, for an evaluation behind that step."""
+    its flows have left their plan already for an evaluation behind that step, and one has lost the
+    first packet of a later message, so that those behind it have no number yet."""
     traffic, evaluation = made(UNEVEN, before=8)
-    gone = next(
-        n
-        for n, wire in enumerate(traffic.frames)
-        if wire.kind == "data" and wire.sender == 0 and wire.message == 14
-    )
-    chain = play(traffic.frames, lambda n, _: None if n == gone else 0, 1, 4096)
+    gone = [
+        min(
+            n
+            for n, wire in enumerate(traffic.frames)
+            if wire.kind == "data" and wire.sender == 0 and wire.message == message
+        )
+        for message in lost
+    ]
+    chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1, 4096)
     service = chain.service()
     try:
         # The capture goes on, so that nothing is decided because it ended.
-        chain.feed(len(traffic.frames) - 10)
+        chain.feed(len(traffic.frames) - 10 - len(gone))
         for _ in range(400):
             chain.feed(0)
             done = service.work()
             chain.apply()
             if not done:
                 rest(service)
-            if chain.partial or chain.heard.of(StepLost):
+            if len(chain.partial) == len(gone) or chain.heard.of(StepLost):
                 break
         chain.drive(service, 4096)
     finally:
         service.stop()
-    [(step, (_, missing))] = chain.partial.items()
-    assert gone < min(evaluation) and step == 3 and missing
+    assert max(gone) < min(evaluation) and chain.heard.of(StepLost) == []
+    assert [*chain.partial] == [3, 6][: len(lost)]
+    assert all(missing for _, missing in chain.partial.values())
     whole = dict(enumerate(traffic.gradients, 1))
-    assert chain.gradients == {number: own for number, own in whole.items() if number != step}
-    assert chain.heard.of(StepLost) == []
+    assert chain.gradients == {step: own for step, own in whole.items() if step not in chain.partial}

@@ -104,8 +104,9 @@ class ActiveJob:
         self._used = UnusedParameterMap(job, each)
         self._inferred = not fresh
         """Numbers of messages were told by the plan, or may have been in a life before."""
-        self._deviated = Iteration(0)
-        """The last iteration that was waited for while something outside the plan was left out."""
+        self._left_out: set[Iteration] = set()
+        """Iterations, of those not handed on yet, in or before which something outside the plan was
+        left out."""
         self.generations = ShardGenerations(
             shard, scrutiny.problem, doubtful=self._tell_doubtful, taints=taints, alone=self._alone
         )
@@ -222,8 +223,8 @@ class ActiveJob:
             at_once=self._read_out,
         )
         self._broken = outcome.broken
-        if outcome.done:
-            self._deviated = short.iteration
+        kept = {one for one in self._left_out if one >= short.iteration}
+        self._left_out = kept | outcome.left_out
         for found in outcome.notes:
             self._note(found)
         return outcome.done and outcome.done + self.assign_staged()
@@ -329,7 +330,7 @@ class ActiveJob:
             return False
         if self._broken is not None or short.iteration in self.generations.refused:
             return False
-        if self._inferred and self._deviated >= short.iteration:
+        if self._inferred and self._left_out & {short.iteration, short.iteration + 1}:
             return False  # what is behind the gap may be of what was left out
         # A whole iteration behind it: what it lacks was lost, and is not under way.
         later = shard.generation_of(Iteration(short.iteration + 1))

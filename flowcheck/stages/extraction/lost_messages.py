@@ -22,6 +22,8 @@ from flowcheck.stages.staged_messages.staging_space import staging_overrun
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
+_Flow = tuple[Extractor, int, FlowPlan]
+"""An extractor, a flow's index there, and its plan."""
 _Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
 """An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of
 its connection."""
@@ -56,15 +58,24 @@ def waits_behind_gap(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
+    iteration: int,
 ) -> bool:
-    """Whether messages wait behind a gap that was not passed, or have no number. Of a flow that
-    left its plan, those before the message that did."""
-    found, unknown = _by_connection(extractors, plans, numbers, suspended=True)
-    for extractor, index, _, waiting in found.values():
+    """Whether messages that an iteration of the job, counted from 1, may need wait behind a gap
+    that was not passed, or have no number."""
+    found, unknown = _by_connection(extractors, plans, numbers)
+    for extractor, index, plan, waiting in found.values():
         frontier = extractor.frontier(index)
-        if frontier not in waiting and any(number > frontier for number in waiting):
+        behind = frontier not in waiting and any(number > frontier for number in waiting)
+        if behind and not _has_passed(extractor, index, plan, iteration):
             return True
-    return bool(unknown)
+    return not all(_has_passed(*flow, iteration) for flow in unknown.values())
+
+
+def _has_passed(extractor: Extractor, index: int, plan: FlowPlan, iteration: int) -> bool:
+    """Whether every message of the iteration was told on the flow's connection: a later gap holds
+    none of them."""
+    place = extractor.place_in_plan(index, extractor.frontier(index))
+    return place is not None and place >= plan.places_through(iteration)
 
 
 def _waiting(
@@ -82,13 +93,11 @@ def _by_connection(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
-    *,
-    suspended: bool = False,
-) -> tuple[dict[int, _Behind], set[int]]:
-    """({connection: its staged messages}, connections of which a message's number is unknown).
-    suspended: also of flows that left their plan, before the message that did."""
+) -> tuple[dict[int, _Behind], dict[int, _Flow]]:
+    """({connection: its staged messages}, connections of which a message's number is unknown). Of
+    a flow that left its plan, those before the message that did."""
     found: dict[int, _Behind] = {}
-    unknown: set[int] = set()
+    unknown: dict[int, _Flow] = {}
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for extractor in extractors:
         keys, installed = extractor.keys(), extractor.staging.plans()
@@ -99,14 +108,14 @@ def _by_connection(
             m = extractor.staging.handle.records[record].message
             key = keys[m.flow]
             state = int(installed[m.flow]["state"])
-            left = suspended and state == PLAN_SUSPENDED
-            if key not in plans or not (left or state == PLAN_ACTIVE):
+            if key not in plans or state not in (PLAN_ACTIVE, PLAN_SUSPENDED):
                 continue
             plan = plans[key]
-            if left and NUMBER_UNKNOWN > number >= int(installed[m.flow]["deviating_number"]):
+            left_at = int(installed[m.flow]["deviating_number"])
+            if state == PLAN_SUSPENDED and left_at <= number != NUMBER_UNKNOWN:
                 continue
             if number == NUMBER_UNKNOWN:
-                unknown.add(plan.connection)
+                unknown[plan.connection] = (extractor, int(m.flow), plan)
             elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:
                 own = sizes[plan.connection]
                 own[number] = int(m.length_bytes)

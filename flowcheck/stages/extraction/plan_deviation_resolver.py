@@ -98,6 +98,8 @@ class DeviationOutcome:
     notes: list[Finding] = field(default_factory=list)
     broken: tuple[Iteration, Finding] | None = None
     """The iteration whose boundaries cannot be found, and why."""
+    left_out: set[Iteration] = field(default_factory=set)
+    """Iterations in or before which something was left out."""
 
 
 class DeviationResolver:
@@ -228,6 +230,7 @@ class DeviationResolver:
         self._keep(decision)
         self._waited[number] = 0  # what still waits was not read with these skips
         outcome.done += self._apply(view, decision)
+        outcome.left_out |= {Iteration(one + self._base) for one in (iteration, last)}
         if reading.assumed is not None:
             add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
             named_step = self._name(Iteration(iteration + self._base))
