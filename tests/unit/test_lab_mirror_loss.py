@@ -10,6 +10,7 @@ from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
+from flowcheck.findings.catalog.lost_steps import FLOWS_WENT_ON, STEP_LOST
 from flowcheck.lab.job_run.digest_comparison import DigestComparison
 from flowcheck.lab.mirror_loss.drop_program import GOLDEN, HEAD_BYTES, MASK, mixed
 from flowcheck.lab.mirror_loss.dropped_frames import RECORD, decode_record
@@ -17,6 +18,7 @@ from flowcheck.lab.mirror_loss.loss_count import MirrorLossCount
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome, facts, statements
 from flowcheck.lab.restore_drill.healed_elements import healed_elements
 from flowcheck.lab.restore_drill.step_outcomes import followed_steps, step_outcomes
+from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.stages.job_state.heal_log import HealRecord
 from flowcheck.step_numbers import Step
 
@@ -101,6 +103,23 @@ def test_a_step_called_exact_that_differs_fails_the_drill(tmp_path: Path) -> Non
     found = outcome(tmp_path)
     found.restored_equal = False
     assert [holds for holds, _ in statements(found)] == [True, False]
+
+
+def test_a_drill_without_an_exact_step_shows_nothing(tmp_path: Path) -> None:
+    found = outcome(tmp_path)
+    found.followed = followed_steps({}, Step(6), None)
+    found.comparison = DigestComparison(0, 3, (), ())
+    (holds, says), *_ = statements(found)
+    assert not holds and "no step exact" in says
+
+
+def test_a_reason_that_another_one_gives_is_said_once() -> None:
+    state = (Path(__file__).parents[1] / "data" / "watch" / "state-lost.json").read_bytes()
+    job = msgspec.json.decode(state, type=ChainState).jobs[0]
+    lost, reason = STEP_LOST(step=4, reason=FLOWS_WENT_ON()), FLOWS_WENT_ON()
+    job = msgspec.structs.replace(job, lost_why=reason, why_not=(lost,))
+    why = followed_steps({}, Step(1), job).why_not_followed
+    assert lost in why and reason not in why
 
 
 def test_what_was_healed_is_told_by_who_told_it(tmp_path: Path) -> None:

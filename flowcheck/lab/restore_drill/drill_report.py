@@ -23,6 +23,8 @@ class FollowedJob:
     """One of several jobs of which copies were dropped."""
 
     name: str
+    number_in_chain: int
+    """The chain counts jobs in the order in which it learns them, from 1."""
     followed: FollowedSteps
     healed: HealedElements
 
@@ -107,7 +109,7 @@ def facts(outcome: DrillOutcome) -> Sequence[str]:
     for job in outcome.of_jobs:
         # Which job's a dropped copy was is not counted.
         told = (*job.followed.sentences(), *job.healed.sentences(0))
-        found += (f"{job.name}: {each}" for each in told)
+        found += (f"{job.name}, the chain's job {job.number_in_chain}: {each}" for each in told)
     if refused is not None:
         found.append(f"nothing restored, the trainer's own save of step {own} was taken: {refused}")
     return found
@@ -125,10 +127,12 @@ def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
         exact = sum(one.exact for one in followed)
         said = f"{comparison.equal} of {exact} steps that the replica calls exact"
         said += ": parameters and optimizer state bit-equal to the trainer's"
+        if not exact:
+            said = "the replica calls no step exact, so that nothing is compared"
         if comparison.different:
             step, what = comparison.different[0]
             said += f"; {len(comparison.different)} differ, first {what} at step {step}"
-        found.append((not comparison.different, said))
+        found.append((exact > 0 and not comparison.different, said))
     elif comparison is not None:
         said = f"{comparison.equal} of {outcome.steps} steps: parameters and optimizer state "
         said += "bit-equal to the trainer's"

@@ -171,10 +171,11 @@ def _judge(outcome: DrillOutcome, jobs: list[_Job], replicas: list[_Replica], st
         best = max(left, key=lambda one: sum(one.digests.get(s) == d for s, d in told.items()))
         left.remove(best)
         if outcome.mirror_loss is not None:
-            chain_job = outcome.chain.jobs[replicas.index(best)] if outcome.chain else None
+            number = replicas.index(best)
+            chain_job = outcome.chain.jobs[number] if outcome.chain else None
             followed = followed_steps(best.steps, Step(steps), chain_job)
             healed = healed_elements(best.heals, followed.partial)
-            outcome.of_jobs.append(FollowedJob(job.name, followed, healed))
+            outcome.of_jobs.append(FollowedJob(job.name, number + 1, followed, healed))
             # Nobody calls a tainted step equal, or misses it.
             told = {step: own for step, own in told.items() if step not in followed.tainted}
             wanted -= set(followed.tainted)

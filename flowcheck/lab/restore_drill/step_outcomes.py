@@ -103,6 +103,9 @@ def followed_steps(
 
 
 def _reasons(job: JobState) -> tuple[Finding, ...]:
-    """Why a job is not followed to its end; the lost step first."""
+    """Why a job is not followed to its end; the lost step first. What another one gives as its own
+    reason is not said twice."""
     lost = () if job.lost_why is None else (job.lost_why,)
-    return tuple(dict.fromkeys((*lost, *job.why_not, job.health.reason)))
+    found = tuple(dict.fromkeys((*lost, *job.why_not, job.health.reason)))
+    within = {reason for one in found for reason in one.arguments.values()}
+    return tuple(one for one in found if one not in within)
