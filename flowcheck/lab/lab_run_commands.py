@@ -18,7 +18,6 @@ from flowcheck.findings.catalog.refused_options import (
     KILL_CONTRADICTS,
     TREE_HOSTS,
 )
-from flowcheck.lab.cluster.cluster_spec import HOSTS_MAX
 from flowcheck.lab.lab_options import (
     Algo,
     Channels,
@@ -152,6 +151,7 @@ def train(
 
     Example: `flowcheck lab train --steps 20 -- --layers 2 --width 64 --heads 2`
     """
+    from flowcheck.lab.cluster.cluster_spec import HOSTS_MAX
     from flowcheck.lab.job_run.run_plan import LabPlan, LateJoin
     from flowcheck.lab.job_run.training_script import check_arguments
     from flowcheck.lab.restore_drill import drill_report
