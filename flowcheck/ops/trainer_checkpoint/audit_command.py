@@ -282,7 +282,12 @@ def _print(found: bitwise_audit.Audit, file: Path, evidence: tuple[Finding, ...]
     elif not found.optimizer:
         left_out += "; the file holds no optimizer state, so that of the replica was not compared"
     if found.tainted_elements:
-        left_out += f"; {found.tainted_elements:,} tainted elements were not compared"
+        left_out += f"; {found.tainted_elements:,} "
+        left_out += (
+            "elements of tainted tensors were not compared, as only digests of the step are kept"
+            if found.by_digests
+            else "tainted elements were not compared"
+        )
     if found.rounded_to is not None:
         left_out += f"; compared rounded to {found.rounded_to}: that shows no bit of the replica"
     if found.equal:

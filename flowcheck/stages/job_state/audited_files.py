@@ -21,7 +21,7 @@ from flowcheck.step_numbers import Step
 
 class FileOutcome(StrEnum):
     EQUAL = "equal"
-    """Every tensor that was compared is equal, bit for bit; where `why` has COMPARED_ROUNDED
+    """All that was compared is equal, bit for bit; where `why` has COMPARED_ROUNDED
     (findings/catalog/file_audits.py), after rounding."""
     DIFFERS = "differs"
     """A tensor, or a setting of the optimizer, differs from the replica."""
@@ -53,6 +53,9 @@ class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
     one."""
     tensors: int = 0
     """Number of tensors that were compared."""
+    not_compared_elements: int = 0
+    """Elements of these tensors that were tainted at the step: not compared. Where only digests of
+    the step are kept, all elements of the tensors that have one."""
     optimizer: bool = False
     """Whether the file holds an optimizer's state."""
     tensor: str | None = None

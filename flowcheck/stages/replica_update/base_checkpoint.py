@@ -113,8 +113,8 @@ class BaseWait:
         midstream, so that no start-up broadcast shows the base's parameters; released: the last
         iteration that was logged or passed.
         """
-        given = replica, request, read_sections(self._run, request)
         try:
+            given = replica, request, read_sections(self._run, request)
             followed, found = self.apply_base(*given, joined=joined, released=released)
         except StateError as error:
             say(error.finding)

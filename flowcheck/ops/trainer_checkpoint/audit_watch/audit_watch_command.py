@@ -116,6 +116,8 @@ def _print(file: AuditedFile) -> None:
         rounded = any(one.is_any_of(COMPARED_ROUNDED) for one in file.why)
         said += f"{'' if rounded else ', bit for bit'}: {file.tensors} tensors"
         said += "" if file.optimizer else " (no optimizer state in it)"
+        if file.not_compared_elements:
+            said += f", but for {file.not_compared_elements:,} tainted elements"
     print_line(f"{file.file}: {step}{said}")
     for one in (*file.why, *((file.heal,) if file.heal is not None else ())):
         print_line(f"  {one}")

@@ -136,6 +136,7 @@ def _held_against(
         optimizer=_has_state(template),
         tensor=found.first_difference,
     )
+    line = msgspec.structs.replace(line, not_compared_elements=found.tainted_elements)
     if not found.passed:
         return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
