@@ -5,16 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.trainer_folders import trainer_folder
 
 from flowcheck.config import AuditConfig
+from flowcheck.errors import ConfigError, RunDirError
+from flowcheck.findings.catalog.file_audits import WATCHED_IS_FILE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.audit_watch import watch_loop
-from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code_of
+from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exit_code_of, run
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, file_line
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal
@@ -239,3 +243,14 @@ def test_a_folder_is_taken_once_it_is_whole_and_not_again_while_it_is_removed(
     watch.end(0.1)
     [why] = watch.taken[2].why
     assert why.arguments["why"].code == "audit.no_last_file"
+
+
+def test_a_watch_of_no_run_or_of_a_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path / "one.pt")
+    with pytest.raises(RunDirError):
+        run(tmp_path / "none", AuditConfig(folder=str(tmp_path)), None, as_json=True)
+    monkeypatch.setattr(RunDir, "settings", lambda _: SimpleNamespace(audit=None))
+    with refused_as(WATCHED_IS_FILE, kind=ConfigError):
+        run(tmp_path, AuditConfig(folder=str(tmp_path / "one.pt")), None, as_json=True)

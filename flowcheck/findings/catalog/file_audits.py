@@ -247,6 +247,11 @@ NO_FOLDER_STATED = Entry(
     "a folder: the job file has no [audit]",
     remedy="State the folder: `flowcheck audit --watch DIR{this_run!o}`.",
 )
+WATCHED_IS_FILE = Entry(
+    "audit.watched_is_file",
+    "a folder: {file} is a file",
+    remedy="Compare one file with `flowcheck audit {file!q}{this_run!o}`.",
+)
 NOTHING_TO_COMPARE = Entry(
     "audit.nothing_to_compare",
     "the replica stays before a step that lacks bytes, and waits for a checkpoint: of step {step} "

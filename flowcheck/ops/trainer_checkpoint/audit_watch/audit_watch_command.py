@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.file_audits import (
     COMPARED_ROUNDED,
     NO_FOLDER_STATED,
     THERE_BEFORE,
+    WATCHED_IS_FILE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
@@ -48,11 +49,15 @@ SIGNAL_LOOK_S = 0.2
 
 def run(root: Path, stated: AuditConfig | None, parent: int | None, *, as_json: bool) -> int:
     """Watches until the chain ends, or a signal. Returns the exit code. Raises ConfigError if
-    there is no run. stated: None for [audit] of the job file. parent: ends with this process."""
+    there is no run, or what is to be watched is a file. stated: None for [audit] of the job file.
+    parent: ends with this process."""
     where = RunDir(root)
-    settings = where.settings().audit if stated is None else stated
+    of_run = where.settings().audit
+    settings = of_run if stated is None else stated
     if settings is None:
         raise ConfigError("--watch", None, NO_FOLDER_STATED())
+    if stated is not None and Path(stated.folder).is_file():
+        raise ConfigError("--watch", stated.folder, WATCHED_IS_FILE(stated.folder))
     supervisor = supervisor_of(where)
 
     def tell(file: AuditedFile) -> None:
