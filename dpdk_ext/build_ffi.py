@@ -63,6 +63,8 @@ DPDK_CORE_SOURCES = (
     "fc_shm.c",
     "fc_ring.c",
     "fc_copy.c",
+    "fc_frame_copy.c",
+    "fc_icrc.c",
     "fc_pcap.c",
     "fc_pcapng.c",
 )

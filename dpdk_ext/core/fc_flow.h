@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 enum {
-	FC_FLOWS_MAX = 8192,
+	FC_FLOWS_MAX = 16384,
 	FC_FLOW_HOLES = 16,
 	FC_FLOW_KEYS = 4,     /* NCCL has a buffer for each of its three protocols */
 	FC_FLOW_NETWORKS = 4, /* networks in which one flow is seen, on several links and mirrors */

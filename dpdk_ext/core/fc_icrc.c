@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "fc_copy.h"
 #include "fc_crc_fold.h"
 #include "fc_roce.h"
 
@@ -126,7 +127,7 @@ VCLMUL_256_TARGET static uint32_t run_vpclmul256(uint32_t crc, const uint8_t *p,
 	return finish(join(lanes), p, count);
 }
 
-#define VCLMUL_TARGET __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
+#define VCLMUL_TARGET __attribute__((target("avx512f,avx512bw,vpclmulqdq,pclmul,sse4.1")))
 
 VCLMUL_TARGET static inline __m512i fold512(__m512i x, __m512i by, __m512i next)
 {
@@ -136,15 +137,37 @@ VCLMUL_TARGET static inline __m512i fold512(__m512i x, __m512i by, __m512i next)
 	return _mm512_ternarylogic_epi64(low, high, next, 0x96);
 }
 
+VCLMUL_TARGET static inline __m512i by_distance(uint64_t high, uint64_t low)
+{
+	return _mm512_broadcast_i32x4(_mm_set_epi64x((long long)high, (long long)low));
+}
+
+/* The CRC state after x, then `count` bytes. */
+VCLMUL_TARGET static inline uint32_t finish512(__m512i x, const uint8_t *p, size_t count)
+{
+	const __m512i near = by_distance(FOLD_512_HIGH, FOLD_512_LOW);
+
+	for (; count >= 64; p += 64, count -= 64)
+		x = fold512(x, near, _mm512_loadu_si512(p));
+	const __m128i lanes[4] = { _mm512_extracti32x4_epi32(x, 0), _mm512_extracti32x4_epi32(x, 1),
+				   _mm512_extracti32x4_epi32(x, 2),
+				   _mm512_extracti32x4_epi32(x, 3) };
+	return finish(join(lanes), p, count);
+}
+
+VCLMUL_TARGET static inline __m512i join512(const __m512i *x)
+{
+	const __m512i near = by_distance(FOLD_512_HIGH, FOLD_512_LOW);
+
+	return fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
+}
+
 VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t count,
 					  const uint8_t *ones)
 {
 	if (count < 64)
 		return run_table(crc, p, count);
-	const __m512i far = _mm512_broadcast_i32x4(
-		_mm_set_epi64x((long long)FOLD_2048_HIGH, (long long)FOLD_2048_LOW));
-	const __m512i near = _mm512_broadcast_i32x4(
-		_mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW));
+	const __m512i far = by_distance(FOLD_2048_HIGH, FOLD_2048_LOW);
 	__m512i one = _mm512_or_si512(_mm512_loadu_si512(p), _mm512_loadu_si512(ones));
 
 	one = _mm512_xor_si512(one, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
@@ -156,45 +179,14 @@ VCLMUL_TARGET static uint32_t run_vpclmul(uint32_t crc, const uint8_t *p, size_t
 		for (; count >= 256; p += 256, count -= 256)
 			for (int lane = 0; lane < 4; lane++)
 				x[lane] = fold512(x[lane], far, _mm512_loadu_si512(p + 64 * lane));
-		one = fold512(fold512(fold512(x[0], near, x[1]), near, x[2]), near, x[3]);
+		one = join512(x);
 	}
-	for (; count >= 64; p += 64, count -= 64)
-		one = fold512(one, near, _mm512_loadu_si512(p));
-	const __m128i lanes[4] = { _mm512_extracti32x4_epi32(one, 0),
-				   _mm512_extracti32x4_epi32(one, 1),
-				   _mm512_extracti32x4_epi32(one, 2),
-				   _mm512_extracti32x4_epi32(one, 3) };
-	return finish(join(lanes), p, count);
+	return finish512(one, p, count);
 }
 #endif
 
 static uint32_t (*chosen)(uint32_t, const uint8_t *, size_t, const uint8_t *) = run_plain;
 static const char *chosen_name = "table";
-
-__attribute__((constructor)) static void choose(void)
-{
-	build_table();
-#if defined(__x86_64__)
-	const char *wish = getenv("FLOWCHECK_CRC");
-
-	__builtin_cpu_init();
-	if (wish && !strcmp(wish, "table"))
-		return;
-	const bool wide =
-		__builtin_cpu_supports("vpclmulqdq") && !(wish && !strcmp(wish, "pclmul"));
-
-	if (wide && __builtin_cpu_supports("avx512f") && !(wish && !strcmp(wish, "vpclmul256"))) {
-		chosen = run_vpclmul;
-		chosen_name = "vpclmul";
-	} else if (wide && __builtin_cpu_supports("avx2")) {
-		chosen = run_vpclmul256;
-		chosen_name = "vpclmul256";
-	} else if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
-		chosen = run_pclmul;
-		chosen_name = "pclmul";
-	}
-#endif
-}
 
 uint32_t fc_crc32(uint32_t before, const uint8_t *bytes, size_t count)
 {
@@ -227,17 +219,21 @@ static void mask_ip(uint8_t *ip)
 }
 
 /* Bits that A17.3.3 masks in a frame without IP options or extension headers, from eight bytes
- * before its IP header on: those stand for the InfiniBand LRH. */
-static const uint8_t ones_ipv4[ONES_BYTES] = {
-	[0 ... 7] = 0xff,   [9] = 0xff,         /* LRH; TOS */
-	[16] = 0xff,        [18 ... 19] = 0xff, /* TTL; header checksum */
-	[34 ... 35] = 0xff, [40] = 0xff,        /* UDP checksum; BTH: FECN, BECN, reserved */
+ * before its IP header on: those stand for the InfiniBand LRH. With a block of zeros before and
+ * after, for blocks that begin elsewhere. */
+#define AT(byte) ONES_BYTES + (byte)
+static const uint8_t ones_ipv4[3 * ONES_BYTES] = {
+	[AT(0)... AT(7)] = 0xff,   [AT(9)] = 0xff,            /* LRH; TOS */
+	[AT(16)] = 0xff,           [AT(18)... AT(19)] = 0xff, /* TTL; header checksum */
+	[AT(34)... AT(35)] = 0xff, [AT(40)] = 0xff, /* UDP checksum; BTH: FECN, BECN, reserved */
 };
-static const uint8_t ones_ipv6[ONES_BYTES] = {
-	[0 ... 7] = 0xff,   [8] = 0x0f,  [9 ... 11] = 0xff, /* LRH; class; label */
-	[15] = 0xff,                                        /* hop limit */
-	[54 ... 55] = 0xff, [60] = 0xff, /* UDP checksum; BTH: FECN, BECN, reserved */
+static const uint8_t ones_ipv6[3 * ONES_BYTES] = {
+	[AT(0)... AT(7)] = 0xff,   [AT(8)] = 0x0f,
+	[AT(9)... AT(11)] = 0xff,                   /* LRH; class; label */
+	[AT(15)] = 0xff,                            /* hop limit */
+	[AT(54)... AT(55)] = 0xff, [AT(60)] = 0xff, /* UDP checksum; BTH: FECN, BECN, reserved */
 };
+#undef AT
 
 /* Eight bytes of ones stand for the LRH. Headers up to the BTH are copied for masking; the payload
  * is read in place. */
@@ -269,5 +265,87 @@ uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t
 	if (FC_UNLIKELY(udp_at - l3_at != ip_bytes || bth_at - udp_at != sizeof(struct fc_udp) ||
 			l3_at < 8 || end_at - l3_at < ONES_BYTES - 8))
 		return icrc_by_copy(frame, l3_at, udp_at, bth_at, end_at);
-	return ~chosen(~0u, frame + l3_at - 8, end_at - l3_at + 8, ipv4 ? ones_ipv4 : ones_ipv6);
+	return ~chosen(~0u, frame + l3_at - 8, end_at - l3_at + 8,
+		       (ipv4 ? ones_ipv4 : ones_ipv6) + ONES_BYTES);
+}
+
+static uint32_t copy_then_icrc(uint8_t *to, const uint8_t *frame, size_t bytes, uint32_t l3_at,
+			       uint32_t end_at)
+{
+	const uint32_t ip_bytes =
+		frame[l3_at] >> 4 == 4 ? sizeof(struct fc_ipv4) : sizeof(struct fc_ipv6);
+
+	fc_copy_stream(to, frame, bytes);
+	return fc_icrc(frame, l3_at, l3_at + ip_bytes,
+		       l3_at + ip_bytes + (uint32_t)sizeof(struct fc_udp), end_at);
+}
+
+#if defined(__x86_64__)
+/* In blocks of the frame, each loaded once. Zeros before a message do not change its CRC from state
+ * 0, and state ~0 makes zeros of the first four bytes of ones. */
+VCLMUL_TARGET static uint32_t icrc_in_copy(uint8_t *to, const uint8_t *frame, size_t bytes,
+					   uint32_t l3_at, uint32_t end_at)
+{
+	if (FC_UNLIKELY(l3_at < 8 || l3_at + 4 - 8 >= ONES_BYTES || end_at < 256))
+		return copy_then_icrc(to, frame, bytes, l3_at, end_at);
+	const __m512i far = by_distance(FOLD_2048_HIGH, FOLD_2048_LOW);
+	const uint8_t *ones =
+		(frame[l3_at] >> 4 == 4 ? ones_ipv4 : ones_ipv6) + ONES_BYTES - (l3_at - 8);
+	const uint8_t *p = frame;
+	size_t count = end_at;
+	__m512i x[4];
+
+	for (int lane = 0; lane < 4; lane++, p += 64, to += 64) {
+		x[lane] = _mm512_loadu_si512(p);
+		_mm512_stream_si512((__m512i *)to, x[lane]);
+	}
+	x[0] = _mm512_maskz_mov_epi8(~0ull << (l3_at - 8 + 4),
+				     _mm512_or_si512(x[0], _mm512_loadu_si512(ones)));
+	x[1] = _mm512_or_si512(x[1], _mm512_loadu_si512(ones + ONES_BYTES));
+	for (count -= 256; count >= 256; count -= 256)
+		for (int lane = 0; lane < 4; lane++, p += 64, to += 64) {
+			const __m512i block = _mm512_loadu_si512(p);
+
+			_mm512_stream_si512((__m512i *)to, block);
+			x[lane] = fold512(x[lane], far, block);
+		}
+	fc_copy_stream(to, p, bytes - (size_t)(p - frame));
+	return ~finish512(join512(x), p, count);
+}
+#endif
+
+static uint32_t (*chosen_copy)(uint8_t *, const uint8_t *, size_t, uint32_t,
+			       uint32_t) = copy_then_icrc;
+
+uint32_t fc_copy_with_icrc(uint8_t *to, const uint8_t *frame, size_t bytes, uint32_t l3_at,
+			   uint32_t end_at)
+{
+	return chosen_copy(to, frame, bytes, l3_at, end_at);
+}
+
+__attribute__((constructor)) static void choose(void)
+{
+	build_table();
+#if defined(__x86_64__)
+	const char *wish = getenv("FLOWCHECK_CRC");
+
+	__builtin_cpu_init();
+	if (wish && !strcmp(wish, "table"))
+		return;
+	const bool wide =
+		__builtin_cpu_supports("vpclmulqdq") && !(wish && !strcmp(wish, "pclmul"));
+
+	if (wide && __builtin_cpu_supports("avx512bw") && !(wish && !strcmp(wish, "vpclmul256"))) {
+		chosen = run_vpclmul;
+		chosen_name = "vpclmul";
+		if (!getenv("FLOWCHECK_COPY")) /* else: a lesser copy */
+			chosen_copy = icrc_in_copy;
+	} else if (wide && __builtin_cpu_supports("avx2")) {
+		chosen = run_vpclmul256;
+		chosen_name = "vpclmul256";
+	} else if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
+		chosen = run_pclmul;
+		chosen_name = "pclmul";
+	}
+#endif
 }

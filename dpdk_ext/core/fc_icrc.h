@@ -20,4 +20,11 @@ const char *fc_crc32_name(void);
 uint32_t fc_icrc(const uint8_t *frame, uint32_t l3_at, uint32_t udp_at, uint32_t bth_at,
 		 uint32_t end_at);
 
+/* Copies `bytes` bytes of a frame as fc_copy_stream() does, and returns their ICRC as fc_icrc()
+ * does, of an IP header without options or extension headers at l3_at that UDP follows: each byte
+ * is fetched from memory once. The caller has checked that the BTH ends at or before end_at and
+ * end_at <= bytes. */
+uint32_t fc_copy_with_icrc(uint8_t *to, const uint8_t *frame, size_t bytes, uint32_t l3_at,
+			   uint32_t end_at);
+
 #endif

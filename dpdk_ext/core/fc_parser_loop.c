@@ -42,6 +42,7 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 		return fc_fail(ENOMEM, PARSER_WITHOUT_MEMORY);
 	}
 	parser->icrc_every = icrc_every;
+	__atomic_store_n(&ring->header->icrc_every, icrc_every, __ATOMIC_RELAXED);
 	struct fc_parse_commit commit;
 	fc_ring_parse_counters(ring, &commit);
 	parser->counters = commit.counters;
@@ -118,7 +119,7 @@ static bool has_flow(const struct fc_packet *p)
 	}
 }
 
-/* Chosen by position, so that a restarted parser checks the same slots. */
+/* As fc_ring_wants_icrc(), by what this parser was told. */
 static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 {
 	const uint64_t every = parser->icrc_every;
@@ -131,7 +132,8 @@ static inline void prefetch_payload(const struct fc_parser *parser, uint64_t pos
 				    uint32_t pass)
 {
 	position += FC_BATCH_SLOTS;
-	if (!is_checked(parser, position) || position >= parser->lined_up)
+	if (!is_checked(parser, position) || position >= parser->lined_up ||
+	    slot_at(parser, position)->icrc_l3_at)
 		return;
 	const uint8_t *slot = (const uint8_t *)slot_at(parser, position);
 	const uint32_t bytes = frame_bytes(parser->ring, slot_at(parser, position));
@@ -159,6 +161,19 @@ static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t coun
 	}
 }
 
+/* Whether capture found the ICRC of this very packet right. Capture knows plain headers only; for
+ * others it may have taken other bytes for a packet. */
+static inline bool is_found_right(const struct fc_parser *parser, const struct fc_slot *slot,
+				  const struct fc_packet *p)
+{
+	const uint32_t ip_bytes =
+		slot->frame[p->l3_at] >> 4 == 4 ? sizeof(struct fc_ipv4) : sizeof(struct fc_ipv6);
+
+	return slot->icrc_l3_at && slot->icrc_l3_at == p->l3_at &&
+	       p->udp_at == p->l3_at + ip_bytes && p->bth_at == p->udp_at + sizeof(struct fc_udp) &&
+	       p->icrc_at + FC_ICRC_BYTES + slot->icrc_after == frame_bytes(parser->ring, slot);
+}
+
 /* Second pass: checks the ICRC, and prefetches the flow that it most likely belongs to. */
 static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
 {
@@ -167,7 +182,8 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 		prefetch_payload(parser, first + i, 1);
 		if (p->flags & FC_PACKET_ROCE && is_checked(parser, first + i)) {
 			p->flags |= FC_PACKET_ICRC_CHECKED;
-			if (!fc_icrc_right(slot_at(parser, first + i)->frame, p))
+			const struct fc_slot *slot = slot_at(parser, first + i);
+			if (!is_found_right(parser, slot, p) && !fc_icrc_right(slot->frame, p))
 				p->verdict = FC_ICRC_BAD;
 		}
 		struct fc_flow *flow = NULL;

@@ -6,7 +6,7 @@
 
 #define FLAG_SHIFT 32
 
-/* Whether `step`, which has no generation now, will never have one again. */
+/* Whether `step`, of which nothing is placed now, will never have a generation again. */
 static bool is_past(const struct fc_extractor *x, uint64_t step)
 {
 	if (!x->shard)
@@ -15,10 +15,8 @@ static bool is_past(const struct fc_extractor *x, uint64_t step)
 		return true;
 	for (int i = 0; i < FC_GENERATIONS; i++) {
 		const struct fc_generation *g = &x->shard->header->generations[i];
-		const bool given_up =
-			g->state == FC_GENERATION_LOST || g->state == FC_GENERATION_PARTIAL;
 		if (g->state != FC_GENERATION_EMPTY &&
-		    (g->step > step || (g->step == step && given_up)))
+		    (g->step > step || (g->step == step && g->state == FC_GENERATION_LOST)))
 			return true;
 	}
 	return false;

@@ -4,6 +4,7 @@
 
 #include "fc_copy.h"
 #include "fc_error.h"
+#include "fc_frame_copy.h"
 
 static const uint8_t ring_magic[8] = "FCRING\0";
 
@@ -16,7 +17,7 @@ _Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fi
 
 /* Upper bound of a ring's size: 2^26 slots of 64 KiB would be 4 TiB. */
 #define SLOTS_MAX (1ull << 26)
-#define SLOT_BYTES_MAX 65536u
+#define SLOT_BYTES_MAX 65536u /* frame_bytes has 16 bits */
 /* How often to wait for a writer to publish, before it is taken for dead. */
 #define COMMIT_LOOKS 1000
 
@@ -261,10 +262,10 @@ int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, ui
 		return -EAGAIN;
 	struct fc_slot *slot = fc_ring_slot(ring, position);
 	slot->timestamp_ns = timestamp_ns;
-	slot->frame_bytes = frame_bytes;
+	slot->frame_bytes = (uint16_t)frame_bytes;
 	slot->wire_bytes = wire_bytes;
 	slot->source_frame = source_frame;
-	fc_copy_stream(slot->frame, frame, frame_bytes);
+	fc_copy_frame(slot, frame, frame_bytes, fc_ring_wants_icrc(ring, position));
 	return 0;
 }
 

@@ -7,8 +7,8 @@
  *          none crosses a page
  *
  * process    writes                                   reads
- * capture    slot (except its mark), head, source_end tail
- * parser     slot.mark, parsed                        head
+ * capture    slot (except its mark), head, source_end tail, icrc_every
+ * parser     slot.mark, parsed, icrc_every            head
  * extractor  tail and counters of its own reader      parsed
  *
  * A ring has one reader per followed job, each with its own extractor. A slot is free when all
@@ -27,7 +27,7 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 8,
+	FC_LAYOUT_VERSION = 9,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
@@ -51,8 +51,12 @@ struct fc_mark {
 
 struct fc_slot {
 	uint64_t timestamp_ns; /* nanoseconds since 1970; 0: unknown */
-	uint32_t frame_bytes;  /* bytes in `frame` */
 	uint32_t wire_bytes;   /* bytes of the frame on the wire */
+	uint16_t frame_bytes;  /* bytes in `frame` */
+	/* The copy into the slot found the ICRC right of the packet whose IP header is at icrc_l3_at
+	 * and whose ICRC is followed by icrc_after bytes of the frame; 0: nobody looked, or it is
+	 * not right. */
+	uint8_t icrc_l3_at, icrc_after;
 	uint64_t source_frame; /* number of the frame at its source, from 0 */
 	struct fc_mark mark;
 	uint8_t frame[]; /* up to slot_bytes - 64 */
@@ -95,7 +99,10 @@ struct fc_ring_header {
 	uint32_t huge_pages;  /* 1: backed by 2 MiB pages */
 	uint32_t live_source; /* 1: drop and count if full; 0: do not poll if full */
 	uint64_t readers;     /* number of readers; set before capture starts */
-	uint8_t pad_identity[72];
+	/* Written by the parser when it starts: of every n-th slot, it wants the ICRC; 0: of none.
+	 */
+	uint64_t icrc_every;
+	uint8_t pad_identity[64];
 
 	uint64_t head;
 	uint64_t source_end; /* UINT64_MAX until the source ends; then the last head */

@@ -15,6 +15,15 @@ static inline struct fc_slot *fc_ring_slot(const struct fc_ring *ring, uint64_t 
 				  (index - page * ring->slots_per_page) * ring->slot_bytes);
 }
 
+/* Whether the parser wants the ICRC of this slot: chosen by position, so that a restarted parser
+ * checks the same slots. */
+static inline bool fc_ring_wants_icrc(const struct fc_ring *ring, uint64_t position)
+{
+	const uint64_t every = __atomic_load_n(&ring->header->icrc_every, __ATOMIC_RELAXED);
+
+	return every && (every == 1 || position % every == 0);
+}
+
 /* Position that all readers have passed. */
 static inline uint64_t fc_ring_free_from(const struct fc_ring *ring)
 {

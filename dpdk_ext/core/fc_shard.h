@@ -12,10 +12,10 @@
  *
  * A generation's `state` is its commit word. OPEN: bytes arrive. COMPLETE: every unit has arrived
  * and stays until the step is applied. LOST: it will never be complete, and is not applied.
- * PARTIAL: nor will it, and what came is applied. A copy with other bytes
- * may arrive while a generation is COMPLETE: the updater checks again before it commits the step,
- * and marks the generation as doubted if there was one. Later conflicts are counted until the
- * generation is opened again. The data of an iteration that is no gradient follows the gradient
+ * PARTIAL: nor will it, and what came is applied; copies of that are compared, and nothing is added.
+ * A copy with other bytes may arrive while a generation is COMPLETE or PARTIAL: the updater checks
+ * again before it commits the step, and marks the generation as doubted if there was one. Later
+ * conflicts are counted until the generation is opened again. The data of an iteration that is no gradient follows the gradient
  * (`module_buffer_bytes`): no step waits for it or depends on it.
  *
  * The frontier of a planned flow is the number of the first message that no mirror point has
@@ -28,7 +28,7 @@
 enum {
 	FC_SHARD_VERSION = 5,
 	FC_GENERATIONS = 2,
-	FC_FRONTIERS = 8192, /* as many as there can be flows */
+	FC_FRONTIERS = 16384, /* as many as there can be flows */
 };
 
 enum fc_generation_state {
@@ -68,8 +68,8 @@ struct fc_shard_header {
 	uint8_t pad_identity[40];
 	struct fc_generation generations[FC_GENERATIONS];
 	uint64_t applied_step; /* written by the updater; 0: none yet */
-	/* Written by the updater: `begun` of a COMPLETE generation that it did not apply, since
-	 * copies differ. */
+	/* Written by the updater: `begun` of a COMPLETE or PARTIAL generation of which it applied
+	 * nothing, since copies differ. */
 	uint64_t doubted[FC_GENERATIONS];
 	uint8_t pad_applied[104];
 };
@@ -119,7 +119,7 @@ void fc_shard_clear(struct fc_shard *shard);
 /* Updater: `step` and all steps before it are in the replica. */
 void fc_shard_apply(struct fc_shard *shard, uint64_t step);
 
-/* Updater: the step of this generation is not applied, since copies differ. */
+/* Updater: nothing of this generation is applied, since copies differ. */
 void fc_shard_doubt(struct fc_shard *shard, uint32_t generation);
 int fc_shard_doubted(const struct fc_shard *shard, uint32_t generation);
 

@@ -1,4 +1,5 @@
-/* Writes bytes to the shard. Bytes that are there already are compared and never changed. */
+/* Writes bytes to the shard. Bytes that are there already are compared and never changed. What is
+ * missing of a PARTIAL generation stays so: the updater has it as it is. */
 #include "fc_copy.h"
 #include "fc_ll.h"
 #include "fc_ll128.h"
@@ -17,6 +18,7 @@ struct target {
 	uint64_t *coverage;
 	uint64_t units; /* units of the gradient; those after them are not waited for */
 	uint32_t shift; /* log2 of the bytes per unit */
+	bool sealed;    /* PARTIAL: bytes are compared, none is added */
 };
 
 /* The LL lines of one packet, and where their data begins in the message. */
@@ -78,6 +80,8 @@ static void place_unit(const struct target *t, uint64_t unit, const uint8_t *byt
 	const uint64_t size = 1ull << t->shift;
 
 	if (!(t->coverage[unit / WORD_UNITS] >> (unit % WORD_UNITS) & 1)) {
+		if (t->sealed)
+			return;
 		memcpy(placement, bytes, size);
 		cover(t, unit, unit + 1);
 	} else if (!memcmp(placement, bytes, size)) {
@@ -97,7 +101,7 @@ static void place_run(const struct target *t, uint64_t dst, const uint8_t *data,
 	const enum presence there = presence_of(t, from, stop);
 
 	if (there == NONE) {
-		if (from == stop)
+		if (from == stop || t->sealed)
 			return;
 		/* Read a step later; the commit of the span has the fence. */
 		fc_copy_past(t->data + dst, data, bytes);
@@ -119,7 +123,7 @@ static void place_lines(const struct target *t, const struct lines *l, uint64_t 
 		const uint64_t skip = from % 8, line_start = from - skip;
 		const uint8_t *line = l->payload + (line_start - l->data_from) * 2;
 		uint64_t good;
-		if (!skip &&
+		if (!skip && !t->sealed &&
 		    presence_of(t, dst >> t->shift, (dst + stop - from) >> t->shift) == NONE) {
 			/* Read a step later; the commit of the span has the fence. */
 			good = fc_ll_unpack_past(t->data + dst, line, stop - from, l->flag) * 8;
@@ -150,10 +154,38 @@ int fc_place_generation(const struct fc_extractor *x, uint64_t step)
 	for (int i = 0; x->shard && i < FC_GENERATIONS; i++) {
 		const struct fc_generation *g = &x->shard->header->generations[i];
 		if (g->step == step &&
-		    (g->state == FC_GENERATION_OPEN || g->state == FC_GENERATION_COMPLETE))
+		    (g->state == FC_GENERATION_OPEN || g->state == FC_GENERATION_COMPLETE ||
+		     g->state == FC_GENERATION_PARTIAL))
 			return i;
 	}
 	return -1;
+}
+
+static struct target target_of(struct fc_extractor *x, uint32_t generation)
+{
+	struct fc_generation *g = &x->shard->header->generations[generation];
+
+	return (struct target){
+		.x = x,
+		.generation = g,
+		.data = fc_shard_data(x->shard, generation),
+		.coverage = fc_shard_coverage(x->shard, generation),
+		.units = x->shard->units,
+		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
+		.sealed = g->state == FC_GENERATION_PARTIAL,
+	};
+}
+
+static bool is_any_there(const struct target *t, const struct fc_send *send)
+{
+	const struct fc_segment *segments = &t->x->staging->segments[send->first_segment];
+
+	for (uint32_t i = 0; i < send->segments; i++) {
+		const uint64_t stop = segments[i].dst_byte + segments[i].data_bytes;
+		if (presence_of(t, segments[i].dst_byte >> t->shift, stop >> t->shift) != NONE)
+			return true;
+	}
+	return false;
 }
 
 void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
@@ -163,7 +195,10 @@ void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint6
 
 	if (generation < 0 || !bytes)
 		return;
-	struct fc_generation *g = &x->shard->header->generations[generation];
+	const struct target t = target_of(x, (uint32_t)generation);
+	if (t.sealed && !is_any_there(&t, send))
+		return; /* neither copy is in the step */
+	struct fc_generation *g = t.generation;
 	const bool is_buffer =
 		send->segments && x->staging->segments[send->first_segment].dst_byte >=
 					  x->shard->header->gradient_bytes;
@@ -273,14 +308,7 @@ void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_
 		x->counters->ignored_packets++; /* of a step that was applied or lost */
 		return;
 	}
-	const struct target t = {
-		.x = x,
-		.generation = &x->shard->header->generations[generation],
-		.data = fc_shard_data(x->shard, (uint32_t)generation),
-		.coverage = fc_shard_coverage(x->shard, (uint32_t)generation),
-		.units = x->shard->units,
-		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
-	};
+	const struct target t = target_of(x, (uint32_t)generation);
 	x->counters->placed_packets++;
 	if (fc_is_ll128(send->protocol)) {
 		place_ll128(&t, send,

@@ -202,7 +202,8 @@ void fc_orphans_replanned(struct fc_extractor *x);
 /* Drops all kept packets of a flow that is ignored. */
 void fc_orphans_ignore(struct fc_extractor *x, uint64_t flow);
 
-/* fc_shard_write.c: writes a packet's bytes to the generation of `step`, if it has one. */
+/* fc_shard_write.c: writes a packet's bytes to the generation of `step`, if it has one; into a
+ * PARTIAL one nothing is written, its bytes are compared. */
 int fc_place_generation(const struct fc_extractor *x, uint64_t step);
 void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
 		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,

@@ -35,7 +35,8 @@ static void fill_slot_header(struct fc_capture *capture, struct fc_slot *slot,
 		slot->wire_bytes = fc_wire_length(rte_pktmbuf_mtod(mbuf, const uint8_t *), seen,
 						  flight->frame_bytes);
 	}
-	slot->frame_bytes = flight->frame_bytes;
+	slot->frame_bytes = (uint16_t)flight->frame_bytes;
+	slot->icrc_l3_at = slot->icrc_after = 0;
 	slot->source_frame = capture->source_frame;
 	flight->snapped = slot->wire_bytes > slot->frame_bytes;
 }
@@ -53,12 +54,13 @@ void fc_admit(struct fc_capture *capture, struct rte_mbuf *mbuf, uint64_t now_ns
 	} else if (fc_ring_is_full(capture)) {
 		flight->outcome = FC_RING_FULL;
 	} else {
+		flight->with_icrc = fc_ring_wants_icrc(capture->ring, capture->position);
 		struct fc_slot *slot = fc_ring_slot(capture->ring, capture->position++);
 
 		__builtin_prefetch(fc_ring_slot(capture->ring, capture->position + HEADERS_AHEAD),
 				   1);
 		flight->outcome = FC_PUSHED;
-		flight->to = slot->frame;
+		flight->slot = slot;
 		fill_slot_header(capture, slot, flight, now_ns);
 	}
 	capture->source_frame++;

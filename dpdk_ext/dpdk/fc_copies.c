@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "fc_copy.h"
 #include "fc_dma_ops.h"
 #include "fc_error.h"
+#include "fc_frame_copy.h"
 
 enum { FREE_BATCH = 64 };
 
@@ -29,7 +29,7 @@ void fc_copies_destroy(struct fc_copies *copies)
 static void gather(const struct fc_flight *flight)
 {
 	uint32_t left = flight->frame_bytes;
-	uint8_t *to = flight->to;
+	uint8_t *to = flight->slot->frame;
 
 	for (const struct rte_mbuf *part = flight->mbuf; part && left; part = part->next) {
 		const uint32_t bytes = part->data_len < left ? part->data_len : left;
@@ -48,8 +48,8 @@ static void copy_in_one(const struct fc_flight *flight)
 			       FC_CACHE_LINE_BYTES * FC_CACHE_LINE_BYTES;
 	const bool has_room = rte_pktmbuf_tailroom(flight->mbuf) >= whole - flight->frame_bytes;
 
-	fc_copy_stream(flight->to, rte_pktmbuf_mtod(flight->mbuf, const void *),
-		       has_room ? whole : flight->frame_bytes);
+	fc_copy_frame(flight->slot, rte_pktmbuf_mtod(flight->mbuf, const uint8_t *),
+		      has_room ? whole : flight->frame_bytes, flight->with_icrc);
 }
 
 void fc_flight_copy(struct fc_flight *flight, enum fc_copied_by by)

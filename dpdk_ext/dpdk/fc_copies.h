@@ -6,6 +6,7 @@
 #include <rte_mbuf.h>
 
 #include "fc_common.h"
+#include "fc_ring.h"
 
 struct fc_dma;
 
@@ -25,8 +26,9 @@ enum fc_copied_by {
  * with a head are those of the frames below it. */
 struct fc_flight {
 	struct rte_mbuf *mbuf; /* NULL once its bytes are copied */
-	uint8_t *to;
+	struct fc_slot *slot;
 	uint32_t frame_bytes;
+	bool with_icrc; /* if the CPU copies */
 	uint8_t done, outcome, copied_by, snapped, segments;
 };
 

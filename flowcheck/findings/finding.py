@@ -73,6 +73,10 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
             return NotImplemented
         return self._key == other._key
 
+    def __ne__(self, other: object) -> bool:
+        # msgspec's own would compare identities.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self._key)
 

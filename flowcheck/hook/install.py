@@ -17,6 +17,7 @@ ADDRESS, TOKEN_FILE = "FLOWCHECK_HOOK", "FLOWCHECK_HOOK_TOKEN_FILE"
 """Environment variables: where the hook listens, HOST:PORT; the file with the token."""
 RANK = "FLOWCHECK_HOOK_RANK"
 """Environment variable: the rank that listens; without it rank 0."""
+_MAKE_ONE = "one is made by: (umask 077; openssl rand -hex 32 >"
 _begun: list[bool] = []
 """Not empty: this process has installed it, or tries to. To import torch asks again."""
 
@@ -33,7 +34,10 @@ def install_from_environment() -> None:
         if not rank.isdecimal():
             raise ValueError(f"{RANK} is {rank!r}, not the number of a rank")
         host, port = parse_address(address)
-        hook = Hook(host, port, hook_token(os.environ.get(TOKEN_FILE)), int(rank))
+        file = os.environ.get(TOKEN_FILE)
+        hook = Hook(host, port, hook_token(file), int(rank))
+        if file and Path(file).stat().st_mode & 0o004:
+            say(f"every user of this machine can read {file}: chmod 600 {file}")
         hook.install()
     except Exception as error:
         say(f"it is off: {error}")
@@ -43,17 +47,21 @@ def parse_address(address: str) -> tuple[str, int]:
     """(host, port). Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{ADDRESS} is {address!r}, not an address and a port, such as "
-                         "127.0.0.1:9470")  # fmt: skip
+        raise ValueError(f"{address!r} is no address and port, such as 127.0.0.1:9470; correct "
+                         f"{ADDRESS} or --listen")  # fmt: skip
     return host.strip("[]"), int(port)
 
 
 def hook_token(path: str | None) -> bytes:
-    """The token in a file. Raises ValueError, OSError."""
+    """The token in a file. Raises ValueError."""
     if not path:
-        raise ValueError(f"{TOKEN_FILE} names no file with a token; one is made by: "
-                         "(umask 077; openssl rand -hex 32 > hook.token)")  # fmt: skip
-    token = Path(path).read_bytes().strip()
+        raise ValueError(f"neither {TOKEN_FILE} nor --token-file names a file with a token; "
+                         f"{_MAKE_ONE} hook.token)")  # fmt: skip
+    try:
+        token = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ValueError(f"the token in {path} cannot be read: {error.strerror}; "
+                         f"{_MAKE_ONE} {path})") from error  # fmt: skip
     if len(token) < TOKEN_BYTES_MIN:
         raise ValueError(
             f"{path} holds {len(token)} bytes, and a token has {TOKEN_BYTES_MIN} or more"

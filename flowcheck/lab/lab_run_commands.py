@@ -11,12 +11,14 @@ import typer
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import NEEDS_MIRROR_LOSS, WITHIN
 from flowcheck.findings.catalog.refused_options import (
     JOBS_FROM_START,
     JOBS_WITHOUT_SAVES,
     KILL_CONTRADICTS,
     TREE_HOSTS,
 )
+from flowcheck.lab.cluster.cluster_spec import HOSTS_MAX
 from flowcheck.lab.lab_options import (
     Algo,
     Channels,
@@ -77,13 +79,13 @@ def train(
         ),
     ] = 0.0,
     mirror_loss_seed: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
-            help="With --mirror-loss: seed; which copies are dropped follows from it and from "
-            "their order at the monitor port.",
+            help="With --mirror-loss: seed, default 1; it and the order of the copies at the "
+            "monitor port say which are dropped.",
         ),
-    ] = 1,
+    ] = None,
     mirror_loss_from: Annotated[
         int | None,
         typer.Option(
@@ -166,6 +168,14 @@ def train(
     if jobs > 1 and save_every is not None:
         raise ConfigError("--jobs", jobs, JOBS_WITHOUT_SAVES())
     at_least("--jobs", jobs, 1)
+    if jobs * hosts > HOSTS_MAX:
+        raise ConfigError("--jobs", jobs, WITHIN(least=1, most=HOSTS_MAX // hosts))
+    for option, given in (
+        ("--mirror-loss-seed", mirror_loss_seed),
+        ("--mirror-loss-from", mirror_loss_from),
+    ):
+        if given is not None and not mirror_loss:
+            raise ConfigError(option, given, NEEDS_MIRROR_LOSS())
     if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
         raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
     mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
@@ -186,7 +196,7 @@ def train(
         nccl=nccl,
         loss=loss,
         mirror_loss=mirror_loss,
-        mirror_loss_seed=mirror_loss_seed,
+        mirror_loss_seed=1 if mirror_loss_seed is None else mirror_loss_seed,
         mirror_loss_from=_step(mirror_loss_from),
         save_every=save_every,
         hook=hook,

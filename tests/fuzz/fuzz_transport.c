@@ -76,12 +76,14 @@ static void check_message(const struct fc_mark *mark)
 	       "what was refused is never complete");
 }
 
-static void check_slot(uint64_t position)
+/* bad: the frame's ICRC is wrong, as its bytes alone tell. */
+static void check_slot(uint64_t position, bool bad)
 {
 	const struct fc_slot *slot = fc_ring_slot(&ring, position);
 	const struct fc_mark *mark = &slot->mark;
 
 	demand(mark->verdict < FC_VERDICTS, "a verdict is one of the list");
+	demand((mark->verdict == FC_ICRC_BAD) == bad, "an ICRC is believed for its own bytes only");
 	demand((uint32_t)mark->payload_at + mark->payload_bytes <= slot->frame_bytes,
 	       "a payload lies in its frame");
 	demand(mark->flow == FC_NO_FLOW || mark->flow < flows.header->flows_used,
@@ -153,6 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct fc_capture_commit commit = { 0 };
 	uint64_t put = 0;
+	bool bad[SLOTS];
 
 	if (!ring.header)
 		open_all();
@@ -173,8 +176,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		memcpy(frame, data, bytes);
 		if (options & 1)
 			mend(frame, (uint32_t)bytes);
-		fc_parse_frame_verdict(frame, (uint32_t)bytes, (uint32_t)bytes + (options >> 1 & 1),
-				       &packet);
+		bad[put] = fc_parse_frame_verdict(frame, (uint32_t)bytes,
+						  (uint32_t)bytes + (options >> 1 & 1),
+						  &packet) == FC_ICRC_BAD;
 		demand(fc_ring_put(&ring, put, frame, (uint32_t)bytes,
 				   (uint32_t)bytes + (options >> 1 & 1), put, put) == 0,
 		       "an empty ring takes a frame");
@@ -189,7 +193,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		continue;
 	frames_total += put;
 	for (uint64_t i = 0; i < put; i++)
-		check_slot(first + i);
+		check_slot(first + i, bad[i]);
 	check_flows();
 	check_counters(frames_total);
 	FC_STORE_RELEASE(&ring.reader->tail, first + put);

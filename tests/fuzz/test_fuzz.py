@@ -12,7 +12,7 @@ import pytest
 from support.real_captures import captures_folder
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "5"))
+SECONDS = int(os.environ.get("FLOWCHECK_FUZZ_S", "2"))
 
 
 @pytest.mark.slow

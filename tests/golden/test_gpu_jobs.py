@@ -41,7 +41,11 @@ FOLLOWED_GRADIENTS = {
     "unused": ('name = "rmsprop"\nlearning_rate = 0.001\n', "batch_norm", ""),
 }
 """Beside a second communicator that uses trees; RMSprop's CUDA kernels round otherwise."""
-NIGHTLY = ("tree-simple", "tree-ll", "eight", "wide-simple", "channels", "hook")
+NIGHTLY = (
+    *("tree-simple", "tree-ll", "eight", "wide-simple", "channels", "hook"),
+    *("default", "two-ranks", "accumulate"),
+)
+"""Whose protocol, algorithm and optimizer the other jobs' steps have; all are read by day."""
 READ = (*FOLLOWED, "ring-ll", "bf16", "unused")
 KINDS = {"AllGather": "all_gather", "Broadcast": "broadcast", "AllReduce": "all_reduce"}
 SENT_IN_PAIRS_BYTES = 9 * 13 * 4

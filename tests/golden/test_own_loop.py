@@ -87,7 +87,7 @@ def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:
     ("name", "divisor"),
     [
         pytest.param("each-ll", 2, marks=pytest.mark.nightly),
-        ("buckets-ll", 1),
+        pytest.param("buckets-ll", 1, marks=pytest.mark.nightly),
         ("buckets-ll-fused", 1),
     ],
 )

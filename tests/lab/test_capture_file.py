@@ -10,6 +10,7 @@ from scapy.utils import RawPcapReader, RawPcapWriter
 from support.eal import Setup, capture, why_not
 from support.rings import counted, frames_in, slots_in
 
+from flowcheck._core import ffi, lib
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 pytestmark = [
@@ -42,10 +43,12 @@ def test_a_real_capture_arrives_whole_and_in_order(
     with RawPcapReader(str(path)) as reader:
         expected = [frame for frame, _ in reader]
     with FrameRing.create(shm / "ring", slots=2048) as ring:
+        ring.handle.header.icrc_every = 1  # as a parser does that checks all
         found = capture(
             Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], engines, order="reversed")
         )
         assert frames_in(ring) == expected
+        noted = [bool(lib.fc_ring_at(ring.handle, n).icrc_l3_at) for n in range(ring.head)]
         counters = counted(ring)
     assert found["failures"] == []
     assert found["affinity_kept"]
@@ -56,6 +59,18 @@ def test_a_real_capture_arrives_whole_and_in_order(
     handled = by_engine + counters.get("engine_refused_frames", 0)
     assert handled == (len(expected) if engines else 0)
     assert bool(by_engine) == bool(engines)
+    right = [has_right_icrc(frame) for frame in expected]
+    assert any(right)
+    if not engines:
+        assert noted == right
+    assert sum(noted) <= len(expected) - by_engine
+    assert all(right[n] for n in range(len(noted)) if noted[n])
+
+
+def has_right_icrc(frame: bytes) -> bool:
+    packet = ffi.new("struct fc_packet *")
+    verdict = lib.fc_parse_frame_verdict(frame, len(frame), len(frame), packet)
+    return bool(packet.flags & lib.FC_PACKET_ICRC_CHECKED) and verdict != lib.FC_ICRC_BAD
 
 
 @pytest.mark.parametrize("order", ["reversed", "shuffled"])

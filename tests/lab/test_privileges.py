@@ -224,7 +224,7 @@ def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
     assert not [path for path in replayed.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("form", ["torch", "dcp"])
+@pytest.mark.parametrize("form", [pytest.param("torch", marks=pytest.mark.nightly), "dcp"])
 def test_root_replaces_nothing_that_no_restore_of_ours_wrote(replayed: Path, form: str) -> None:
     """Not with --force either; a link that leads nowhere is something too."""
     mine = replayed / f"mine-{form}"

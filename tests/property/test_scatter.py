@@ -6,13 +6,24 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.extraction import LL, SIMPLE, Bench, Send, bench, expected, packets_of, plan_of
+from support.extraction import (
+    LL,
+    PMTU_BYTES,
+    SIMPLE,
+    Bench,
+    Send,
+    bench,
+    expected,
+    packets_of,
+    plan_of,
+)
 
 from flowcheck.wire.training_job.connection_messages import SendKind
 
@@ -137,3 +148,49 @@ def test_whatever_is_lost_no_byte_lies_where_it_does_not_belong(
         assert np.array_equal(run.shard.gradient(0)[covered], gradient[covered])
         assert run.shard.covered_bytes(0) == covered.sum() == counters["placed_bytes"]
         assert counters["conflict_bytes"] == counters["flag_mismatch_lines"] == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    job=jobs(),
+    seed=st.integers(0, 2**32),
+    lost=st.floats(0, 0.6),
+    changed=st.floats(0, 0.05),
+)
+def test_copies_behind_a_partial_step_are_compared_and_add_nothing(
+    job: tuple[int, list[Send]], seed: int, lost: float, changed: float
+) -> None:
+    unit, sends = job
+    rng = np.random.default_rng(seed)
+    packets = packets_of(sends)
+    kept = [p for p in packets if p.offset == 0 or rng.random() >= lost]
+    others = [replace(send, data=flipped(send.data, changed, rng)) for send in sends]
+    with fresh(unit) as run:
+        run.run(kept[:1])
+        run.extractor.install_plan(plan_of(sends))
+        run.run(kept[1:])
+        run.extractor.assign_staged()
+        run.shard.mark_partial(0)
+        gradient, covered = expected(sends, kept, GRADIENT_BYTES)
+        conflicts = 0
+        for copies in (sends, others):
+            late = packets_of(copies)
+            run.run(late)
+            run.extractor.assign_staged()
+            brought, there = expected(copies, late, GRADIENT_BYTES)
+            differ = covered & there & (brought != gradient)
+            conflicts += unit * int(differ.reshape(-1, unit).any(1).sum())
+            assert np.array_equal(run.covered(), covered)
+            assert np.array_equal(run.shard.gradient(0), gradient)
+            assert run.shard.covered_bytes(0) == covered.sum()
+            assert run.shard.conflict_bytes(0) == run.counters()["conflict_bytes"] == conflicts
+        assert run.staging.handle.header.records_in_use == run.staging.orphan_count == 0
+
+
+def flipped(data: bytes, share: float, rng: np.random.Generator) -> bytes:
+    """One bit is another in this share of the bytes, but for those of the first packet: other ones
+    there make another message of it (test_alternative_messages.py)."""
+    changed = rng.random(len(data)) < share
+    changed[:PMTU_BYTES] = False
+    bits = np.left_shift(1, rng.integers(0, 8, len(data))).astype(np.uint8)
+    return bytes(np.frombuffer(data, np.uint8) ^ np.where(changed, bits, 0).astype(np.uint8))

@@ -6,16 +6,19 @@ make(place) lays what was there before, in `place`, an empty folder; work(place)
 judge(place, when) looks at what a kill left, and does what a restart does; it raises where
 something is neither as it was nor as it is to be. Each runs in a process of its own, forked from
 this one, and `place` is the same path all the time, so that links in it hold. Each call
-is a kill point, and each write is torn as well: half of it is done. What lies in mapped memory is
-not: support.kill_points and support.instants are for that.
+is a kill point, and each write is torn as well: half of it is done. What several kills leave alike
+is judged once. What lies in mapped memory is no kill point: support.kill_points and
+support.instants are for that.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import traceback
@@ -104,6 +107,14 @@ def _explore(
     every: int,
 ) -> Explored:
     done = Explored()
+    judged: set[bytes] = set()
+
+    def look(when: str) -> None:
+        """What lies there byte for byte as it lay behind another kill was judged then."""
+        if (found := _state(place)) not in judged:
+            judged.add(found)
+            _in_child(partial(judge, place, when), when)
+
     at = 0
     while True:
         code, said = _run(tool, before, place, work, at, torn=False)
@@ -112,16 +123,30 @@ def _explore(
             _in_child(partial(judge, place, "not killed"), "not killed")
             return done
         done.calls.append(said)
-        when = f"killed before call {at}, {said}"
-        _in_child(partial(judge, place, when), when)
+        look(f"killed before call {at}, {said}")
         # Threads of one save take turns as they like: the call of this number may be another one.
-        for _ in range(TURNS if "write " in said else 1):
-            if _run(tool, before, place, work, at, torn=True)[0] == ENDED:
+        for _ in range(TURNS if "write " in said else 0):
+            code, torn = _run(tool, before, place, work, at, torn=True)
+            if code == ENDED:
                 done.torn += 1
-                amid = f"killed amid call {at}, {said}"
-                _in_child(partial(judge, place, amid), amid)
+                look(f"killed amid call {at}, {said}")
+            if code == ENDED or (code == NOTHING_TO_TEAR and torn == said):
                 break
         at += every
+
+
+def _state(place: Path) -> bytes:
+    """Digest of all that lies below a folder: names, kinds, rights, links and contents."""
+    digest = hashlib.sha256()
+    for path in sorted(place.rglob("*")):
+        told = path.lstat()
+        kind = stat.S_IFMT(told.st_mode)
+        raw = path.read_bytes() if kind == stat.S_IFREG else b""
+        link = path.readlink() if kind == stat.S_IFLNK else ""
+        name = str(path.relative_to(place))
+        digest.update(repr((name, told.st_mode, told.st_uid, told.st_nlink, link)).encode())
+        digest.update(len(raw).to_bytes(8, "little") + raw)
+    return digest.digest()
 
 
 def _run(

@@ -57,6 +57,8 @@ LARGE = {
     "far-behind",
     "handed-over",
     "ll-staged",
+    "behind-partial-simple",
+    "behind-partial-ll",
 }
 """Of more stores than a day's suite has time for."""
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
@@ -391,6 +393,47 @@ def _differs(own: Scene) -> None:
     assert own.shard.conflict_bytes(own.shard.generation_of(1) or 0) == PMTU_BYTES
 
 
+def _behind_partial() -> None:
+    """The first step lacks a packet and goes on without it. Then all of its packets come again, and
+    one with other bytes."""
+    for name, protocol, units in (("simple", SIMPLE, PMTU_BYTES), ("ll", LL, PMTU_BYTES // 2)):
+        job = traffic(2, MESSAGES[:2], protocol)
+        packets = packets_of([s for step in job.steps for s in step], immediate=False)
+        others = [Send(bytes(len(s.data)), s.protocol) for s in job.steps[0]]
+        other = packets_of(others, immediate=False)
+        kept = reordered([p for n, p in enumerate(packets) if n != 1], 3, 1)
+        again = [*packets[: len(packets) // 2], other[len(other) - 2]]
+
+        def check(own: Scene, job: Traffic = job, units: int = units) -> None:
+            generation = own.shard.generation_of(1) or 0
+            assert own.shard.generation_state(generation) == GenerationState.PARTIAL
+            assert own.shard.missing(generation) == ((units, 2 * units),)
+            right = job.truth()[0]
+            right[units : 2 * units] = 0
+            assert np.array_equal(own.shard.gradient(generation), right)
+            assert own.shard.conflict_bytes(generation) == units
+
+        work = partial(_given_up, one=plan(*job.steps), until=len(kept))
+        add(f"behind-partial-{name}", [[*kept, *again]], job, work, check)
+
+
+def _given_up(own: Scene, one: FlowPlan, until: int) -> None:
+    generations = ShardGenerations(own.shard)
+    with own.extractors() as [x]:
+        generations.open_free()
+        install(x, one)
+        place_staged([x], {})
+        while x.ring.tail < until:
+            x.extract(min(5, until - x.ring.tail))
+            place_staged([x], {})
+        generation = own.shard.generation_of(1) or 0
+        if own.shard.generation_state(generation) == GenerationState.OPEN:
+            own.shard.mark_partial(generation)
+        place_staged([x], {})
+        while x.extract(5):
+            place_staged([x], {})
+
+
 _numbered_in_a_run()
 _owners()
 _queue_pairs()
@@ -399,6 +442,7 @@ _full()
 _lost()
 _handed_over()
 _others()
+_behind_partial()
 
 
 def main() -> None:

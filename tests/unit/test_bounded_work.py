@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from support import work_count
 
+pytestmark = pytest.mark.xdist_group("counted")
+"""The core that counts is built once."""
+
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -90,8 +90,16 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
     assert len(explore(folder, make, work, judge).calls) > 15
 
 
-@pytest.mark.parametrize("number", [1, INCARNATIONS_KEPT + 1])
-@pytest.mark.parametrize("weights", [True, False], ids=["seen from its start", "joined"])
+@pytest.mark.parametrize(
+    ("number", "weights"),
+    [
+        pytest.param(1, True, id="the first, seen from its start", marks=pytest.mark.nightly),
+        pytest.param(INCARNATIONS_KEPT + 1, True, id="a late one, seen from its start"),
+        pytest.param(1, False, id="the first, joined"),
+        pytest.param(INCARNATIONS_KEPT + 1, False, id="a late one, joined",
+                     marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
 def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
     folder: Path, number: int, weights: bool
 ) -> None:

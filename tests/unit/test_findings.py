@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flowcheck.errors import ConfigError, CoreError, RingError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.refused_settings import AT_LEAST
+from flowcheck.findings.catalog.trainer_hook import HOOK_UNREACHABLE
 from flowcheck.findings.finding import Entry, Finding, entries
 
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
@@ -165,3 +166,9 @@ def test_every_code_of_the_catalogue_names_its_subject_and_fact() -> None:
         assert re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", code), code
         assert entry.sentence.strip() == entry.sentence != "", code
         assert not any(name.isdigit() for name in entry.names), f"{code}: arguments have names"
+
+
+def test_equal_findings_are_not_unequal() -> None:
+    one, other = (HOOK_UNREACHABLE(address="a:1", error="refused") for _ in range(2))
+    assert one == other and not one != other  # noqa: SIM202
+    assert one != HOOK_UNREACHABLE(address="a:2", error="refused")

@@ -21,17 +21,17 @@ from flowcheck.plane.shared_memory.flow_table import NO_FLOW, FlowTable
 
 
 def test_a_full_table_counts_what_it_cannot_keep(shm: Path) -> None:
-    with parsing(shm, slots=16384, icrc_every=0) as run:
+    with parsing(shm, slots=32768, icrc_every=0) as run:
         template = bytearray(Packet(ONLY, 0, b"", length=0).frame())
         made = []
-        for qp in range(8192 + 5):
+        for qp in range(16384 + 5):
             template[47:50] = qp.to_bytes(3, "big")
             made.append(bytes(template))
         run.put(made)
         run.parser.parse(1 << 20)
-        assert len(run.table.flows()) == 8192
+        assert len(run.table.flows()) == 16384
         assert run.counters()["flow_table_full_packets"] == 5
-        assert run.mark(8195).said == "stale" and run.mark(8195).flow == NO_FLOW
+        assert run.mark(16387).said == "stale" and run.mark(16387).flow == NO_FLOW
 
 
 def answers(count: int, *, first: int = 1) -> list[bytes]:
@@ -48,22 +48,22 @@ def test_acknowledgements_of_made_up_queue_pairs_leave_room_for_writes(shm: Path
     with parsing(shm, slots=16384, icrc_every=0) as run:
         run.put(answers(9000))
         run.parser.parse(1 << 20)
-        assert len(run.table.flows()) == 2048
-        assert run.counters()["flowless_packets"] == 9000 - 2048
+        assert len(run.table.flows()) == 4096
+        assert run.counters()["flowless_packets"] == 9000 - 4096
         run.put(frames(write(payload(8), psn=0, like=Packet(ONLY, 0, dest_qp=0xABCDEF))))
         run.parser.parse(8)
-        assert run.mark(9000).said == "write" and run.mark(9000).flow == 2048
+        assert run.mark(9000).said == "write" and run.mark(9000).flow == 4096
         assert run.counters()["flow_table_full_packets"] == 0
         assert run.verdicts() == {"ack": 9000, "write": 1}
 
 
 def test_a_flow_that_begins_to_write_gives_its_room_to_another_answer(shm: Path) -> None:
-    with parsing(shm, slots=4096, icrc_every=0) as run:
+    with parsing(shm, slots=8192, icrc_every=0) as run:
         sent = frames(write(payload(8), psn=0, like=Packet(ONLY, 0, dest_qp=7)) * 2)
-        run.put([*answers(2048), *sent, *answers(2, first=5000)])
+        run.put([*answers(4096), *sent, *answers(2, first=9000)])
         run.parser.parse(1 << 20)
-        assert run.mark(2048).flow == 6 and run.mark(2050).flow == 2048
-        assert len(run.table.flows()) == 2049 and run.counters()["flowless_packets"] == 1
+        assert run.mark(4096).flow == 6 and run.mark(4098).flow == 4096
+        assert len(run.table.flows()) == 4097 and run.counters()["flowless_packets"] == 1
 
 
 def test_a_refusal_that_finds_no_room_is_still_noted(shm: Path) -> None:
@@ -71,11 +71,11 @@ def test_a_refusal_that_finds_no_room_is_still_noted(shm: Path) -> None:
     nak = Packet(
         ACK, 1, syndrome=0x62, dest_qp=0x22, source="10.0.0.2", destination="10.0.0.1", msn=1
     )
-    with parsing(shm, slots=4096, icrc_every=0) as run:
-        run.put([*answers(2100, first=5000), *frames([*sent, nak])])
+    with parsing(shm, slots=8192, icrc_every=0) as run:
+        run.put([*answers(4200, first=9000), *frames([*sent, nak])])
         run.parser.parse(1 << 20)
         assert run.counters()["refused_messages"] == 1
-        assert run.counters()["flowless_packets"] == 2100 - 2048 + 1
+        assert run.counters()["flowless_packets"] == 4200 - 4096 + 1
 
 
 def test_records_pushed_out_of_the_pool_make_late_packets_stale(shm: Path) -> None:
@@ -104,10 +104,10 @@ def test_foreign_and_unfit_tables_are_refused(shm: Path) -> None:
     path.unlink()
     FlowTable.create(path, messages=64).close()
     raw = bytearray(path.read_bytes())
-    version, raw[8] = raw[8], 9
+    version, raw[8] = raw[8], 99
     path.write_bytes(raw)
     with refused_as(
-        OTHER_LAYOUT, kind=RingError, error=like(OTHER_LAYOUT_VERSION, version=9, own=version)
+        OTHER_LAYOUT, kind=RingError, error=like(OTHER_LAYOUT_VERSION, version=99, own=version)
     ):
         FlowTable.open(path)
     raw[8] = version

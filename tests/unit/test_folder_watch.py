@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from support.trainer_folders import trainer_folder
 
 from flowcheck.config import AuditConfig
 from flowcheck.findings.finding import Finding
@@ -188,3 +190,52 @@ def test_values_wait_while_the_updater_takes_another_request(
     reasons = [one.heal.arguments["reason"].code for one in left if one.heal is not None]
     assert reasons == ["lifecycle.another_request"] * 2
     assert exit_code_of(watch.taken) == 0
+
+
+def test_a_folder_is_taken_once_it_is_whole_and_not_again_while_it_is_removed(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def audit(_: RunDir, folder: Path, one: Candidate, __: object) -> AuditedFile | NotYet:
+        asked.append(len(one.parts))
+        if one.path.name == "checkpoint-2":
+            shutil.rmtree(one.path)  # as save_total_limit does
+            return NotYet()
+        if len(one.parts) < 6:  # as the reader finds, which knows what is missing
+            return NotYet(lacks=Finding("test.lacks"))
+        return file_line(folder, one, step=Step(1), outcome=FileOutcome.EQUAL)
+
+    monkeypatch.setattr(watch_loop, "audit_file", audit)
+    watch, model = watched(), {"w": torch.arange(9.0)}
+    watch.begin()
+    place = tmp_path / "runs/checkpoint-1"
+    for _ in trainer_folder(place, model, {}, 1):
+        watch.turn()
+    (place / "rng_state.pth").unlink()
+    for _ in range(3):
+        watch.turn()
+    assert not watch.taken and not asked, "it may be removed in this moment"
+    torch.save({}, place / "rng_state.pth")
+    (place / "config.json").unlink()
+    for _ in range(4):
+        watch.turn()
+    assert not watch.taken and asked == [5], "what its reader misses is asked for once"
+    (place / "config.json").write_text("{}")
+    for _ in range(3):
+        watch.turn()
+    assert names(watch) == [("checkpoint-1", "equal")] and asked == [5, 6]
+    for file in sorted(place.iterdir()):
+        file.unlink()
+        watch.turn()
+        watch.turn()
+    list(trainer_folder(tmp_path / "runs/checkpoint-2", model, {}, 2))
+    for _ in range(3):
+        watch.turn()
+    assert names(watch)[1:] == [("checkpoint-2", "not_compared")]
+    assert watch.taken[1].why[0].code == "audit.vanished"
+    list(trainer_folder(tmp_path / "runs/checkpoint-3", model, {}, 3))
+    (tmp_path / "runs/checkpoint-3/trainer_state.json").unlink()
+    watch.end(0.1)
+    [why] = watch.taken[2].why
+    assert why.arguments["why"].code == "audit.no_last_file"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -81,6 +83,55 @@ def test_any_changed_byte_of_a_record_is_found(
         assert torn.iterations == (1,)
     assert np.array_equal(torn.read(0), gradient(1))
     torn.close()
+
+
+LACKS = ((0, 8), (1200, 4096), (4992, 5000))
+
+
+def test_what_a_gradient_lacks_is_kept_beside_it(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 2, 3), BYTES)
+    for iteration in range(1, 6):
+        assert log.append(iteration, gradient(iteration), LACKS if iteration in (2, 4) else ())
+    log.close()
+    again = GradientLog(rooms(tmp_path, 2, 3), BYTES, writes=False)
+    assert [again.lacks(index) for index in range(5)] == [(), LACKS, (), LACKS, ()]
+    assert all(np.array_equal(again.read(n), gradient(n + 1)) for n in range(5))
+    again.remove()
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_gradient_whose_lacking_bytes_are_not_known_is_refused(tmp_path: Path) -> None:
+    log = GradientLog(rooms(tmp_path, 3), BYTES)
+    log.append(1, gradient(1), LACKS)
+    log.append(2, gradient(2))
+    [beside] = set(tmp_path.iterdir()) - {tmp_path / "part-0"}
+    whole = beside.read_bytes()
+    for changed in (whole[:-1], whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:], b"", b"x"):
+        beside.write_bytes(changed)
+        with refused_as(LOG_CHANGED):
+            log.read(0)
+    beside.unlink()
+    with refused_as(LOG_CHANGED):
+        log.read(0)
+    assert np.array_equal(log.read(1), gradient(2)) and log.lacks(1) == ()
+    log.close()
+
+
+def test_a_kill_before_the_record_leaves_no_lacking_bytes_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = GradientLog(rooms(tmp_path, 3), BYTES)
+    log.append(1, gradient(1), LACKS)
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(struct, "pack", Mock(side_effect=KeyboardInterrupt))
+        log.append(2, gradient(2), LACKS)
+    log.close()
+    again = GradientLog(rooms(tmp_path, 3), BYTES)
+    assert again.iterations == (1,)
+    assert again.append(2, gradient(2)) and again.append(3, gradient(3), LACKS[1:])
+    assert [again.lacks(index) for index in range(3)] == [LACKS, (), LACKS[1:]]
+    assert all(np.array_equal(again.read(n), gradient(n + 1)) for n in range(3))
+    again.close()
 
 
 def test_a_file_of_other_gradients_is_refused(tmp_path: Path) -> None:

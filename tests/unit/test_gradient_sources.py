@@ -259,6 +259,29 @@ def test_a_log_that_its_writer_goes_on_with_is_followed(
     assert made.told() == []
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_what_a_logged_gradient_lacks_is_tainted(
+    other: bool, recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    """The first 16 elements of step 3, of floats; everything else is torch's. other: another log
+    has all of that step."""
+    gradients = [raw.copy() for raw in recorded.gradients]
+    gradients[2].view(np.uint8)[:64] = 0
+    log = log_of(tmp_path / "peer", {1: gradients[0], 2: gradients[1]})
+    log.append(3, gradients[2], ((0, 64),))  # type: ignore[arg-type]
+    log.append(4, gradients[3])  # type: ignore[arg-type]
+    log.close()
+    logs = [tmp_path / "peer"]
+    if other:
+        log_of(tmp_path / "whole", {3: recorded.gradients[2]}).close()
+        logs.append(tmp_path / "whole")
+    made = stepped(logs)
+    made.drive()
+    assert_as_torch(made, recorded.gradients[:4] if other else gradients[:4])
+    lacked = [line.get("missing_elements", 0) for line in made.lines()]
+    assert lacked == [0, 0, 0 if other else 16, 0]
+
+
 def spoilt(kind: str, path: Path, gradients: list[np.ndarray]) -> Any:
     """A log of two steps that may be taken, and what is told of it."""
     first = {1: gradients[0], 2: gradients[1]}

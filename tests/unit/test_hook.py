@@ -116,13 +116,13 @@ def test_hostile_clients_change_no_bit_of_the_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "right"),
     [
-        ("FLOWCHECK_HOOK", "127.0.0.1", "not an address and a port"),
-        ("FLOWCHECK_HOOK", "127.0.0.1:x", "not an address and a port"),
-        ("FLOWCHECK_HOOK", "127.0.0.1:99999", "not an address and a port"),
-        ("FLOWCHECK_HOOK", ":1", "not an address and a port"),
+        ("FLOWCHECK_HOOK", "127.0.0.1", "is no address and port"),
+        ("FLOWCHECK_HOOK", "127.0.0.1:x", "is no address and port"),
+        ("FLOWCHECK_HOOK", "127.0.0.1:99999", "is no address and port"),
+        ("FLOWCHECK_HOOK", ":1", "is no address and port"),
         ("FLOWCHECK_HOOK_RANK", "first", "not the number of a rank"),
-        ("FLOWCHECK_HOOK_TOKEN_FILE", "/none", "No such file"),
-        ("FLOWCHECK_HOOK_TOKEN_FILE", "", "names no file"),
+        ("FLOWCHECK_HOOK_TOKEN_FILE", "/none", "in /none cannot be read: No such file"),
+        ("FLOWCHECK_HOOK_TOKEN_FILE", "", "nor --token-file names a file"),
         ("FLOWCHECK_HOOK_TOKEN_FILE", "short", "a token has 16 or more"),
     ],
 )

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.refused_as import refused_as
@@ -18,9 +20,10 @@ from support.staged import Chain, played
 from test_base_command import Trainer, lines, notes
 
 from flowcheck.findings.catalog.base_checkpoints import NO_PLACE, PLACE_NOT_LOGGED, PLACE_UNKNOWN
+from flowcheck.findings.catalog.job_restarts import NOT_LOGGED_ANY_MORE
 from flowcheck.findings.catalog.replica_update_notes import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
-from flowcheck.messages import StepLost
+from flowcheck.messages import Note, StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -68,9 +71,19 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
         both.close()
 
 
-def trained(life: Life, folder: Path, at: tuple[int, ...]) -> tuple[list[str], dict[int, Path]]:
+def trained(
+    life: Life, folder: Path, at: tuple[int, ...], *, clip_norm: float | None = None
+) -> tuple[list[str], dict[int, Path]]:
     """[step - 1] the trainer's parameters by their hash, and its checkpoints of steps `at`."""
     trainer = Trainer()
+    if clip_norm is not None:
+        unclipped = trainer.optimizer.step
+
+        def clipped() -> None:
+            torch.nn.utils.clip_grad_norm_(trainer.parameters, clip_norm)
+            unclipped()
+
+        trainer.optimizer.step = clipped  # type: ignore[method-assign]
     hashes, files = [], {}
     for step, gradient in enumerate(life.truth.gradients, 1):
         hashes.append(trainer.step(floats(gradient)))
@@ -101,6 +114,96 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     line = {"step": 6, "passed": True, "file": "x", "tensors": 4}
     both.chain.run.audits.write_text(json.dumps(line) + "\n")
     assert not [found for found in assumptions_of(both.chain.run) if found.until_audit]
+
+
+def without_some(life: Life, frames: list[Any], steps: tuple[int, ...]) -> tuple[list[Any], int]:
+    """Frames without one of the largest amid each of these steps; and the bytes of such a one."""
+    largest, gone = max(len(one.frame) for one in frames), set()
+    for step in steps:
+        of_step = range(_frames_before(life, step - 1), _frames_before(life, step))
+        full = [n for n in of_step if len(frames[n].frame) == largest]
+        gone.add(full[len(full) * 7 // 8])
+    return [frame for n, frame in enumerate(frames) if n not in gone], largest
+
+
+@pytest.mark.parametrize(
+    ("lacking", "tainted_by"),
+    [((5,), (5,)), ((4,), ()), ((3, 5, 7), (5, 7)), ((7,), (7,)), ((5, 6), (5, 6))],
+)
+def test_steps_that_lack_bytes_are_logged_and_taint_what_they_lacked(
+    lacking: tuple[int, ...],
+    tainted_by: tuple[int, ...],
+    play: Callable[..., Both],
+    life: Life,
+    known: LearnedJob,
+    tmp_path: Path,
+) -> None:
+    """The base is of step 4, and a file of step 6 tells its place. lacking: steps of which a frame
+    was lost; tainted_by: those of them that still matter."""
+    _, files = trained(life, tmp_path, (4, 6, JOB.steps))
+    frames, largest = without_some(life, life.frames_of(), lacking)
+    both = play(frames[_frames_before(life, 2) :], known)
+    both.drive(until=lambda: both.applied_iteration() >= 4)
+    assert incarnation_of(both.chain.run).step is None
+    verb.submit_base(both.chain.run, both.config, files[4], LogPosition(later_checkpoint=files[6]))
+    both.drive()
+    assert both.chain.heard.of(StepLost) == []
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
+    lacked = {line["step"]: line.get("missing_elements", 0) for line in told}
+    assert tuple(step for step, elements in lacked.items() if elements) == tainted_by
+    assert all(0 < lacked[step] <= largest // 4 for step in tainted_by)
+    update = both.update._opened()
+    assert update is not None
+    exact = np.ones(update.replica.layout.elements, np.bool_)
+    for start, stop in update.replica.tainted_ranges:
+        exact[start:stop] = False
+    kept = torch.load(files[JOB.steps], weights_only=True)["model"].values()
+    wanted = np.concatenate([p.numpy().reshape(-1) for p in kept])
+    alike = update.replica.parameters().view(np.uint32) == wanted.view(np.uint32)
+    assert alike[exact].all()
+    assert bool(tainted_by) == (not alike.all())
+
+
+CLIPPED: dict[str, Any] = {"optimizer": {"name": "adamw", "learning_rate": 1e-3, "clip_norm": 1.0}}
+
+
+def test_a_lacking_step_that_may_matter_everywhere_begins_the_log_anew(
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path
+) -> None:
+    """Steps keep their numbers: a base from behind it is placed by what is logged since."""
+    wanted, files = trained(life, tmp_path, (3, 5, 6, 7), clip_norm=1.0)
+    frames, _ = without_some(life, life.frames_of(), (4,))
+    both = play(frames[_frames_before(life, 2) :], known, **CLIPPED)
+    both.drive(until=lambda: both.applied_iteration() >= 5)
+    with refused_as(PLACE_NOT_LOGGED):  # the steps between are not there any more
+        verb.submit_base(both.chain.run, both.config, files[3], LogPosition(after=0))
+    verb.submit_base(both.chain.run, both.config, files[5], LogPosition(later_checkpoint=files[7]))
+    both.drive()
+    told = lines(both)
+    assert [line["step"] for line in told] == list(range(5, JOB.steps + 1))
+    assert [line["parameters_sha256"] for line in told] == wanted[4:]
+    assert "logging goes on behind it" in notes(both) and "joined again" not in notes(both)
+
+
+def test_a_base_whose_next_step_is_not_logged_any_more_is_refused(
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path
+) -> None:
+    """A step lacked bytes after the place of the base was found, and before it was taken."""
+    wanted, files = trained(life, tmp_path, (3, 4, 7), clip_norm=1.0)
+    frames, _ = without_some(life, life.frames_of(), (5,))
+    both = play(frames[_frames_before(life, 2) :], known, **CLIPPED)
+    both.drive(until=lambda: both.applied_iteration() >= 2)
+    base = verb.verified_base(
+        both.chain.run, both.config, files[3], LogPosition(later_checkpoint=files[4])
+    )
+    both.drive(until=lambda: both.applied_iteration() >= 4)
+    verb._put(both.chain.run, base)
+    both.drive()
+    assert any(m.finding.is_any_of(NOT_LOGGED_ANY_MORE) for m in both.chain.heard.of(Note))
+    verb.submit_base(both.chain.run, both.config, files[7], LogPosition(after=5))
+    both.drive()
+    assert [line["parameters_sha256"] for line in lines(both)] == wanted[6:]
 
 
 def _frames_before(life: Life, step: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.extraction import FLOW, RECEIVER, SENDER, bench
+from support.extraction import FLOW, RECEIVER, SENDER, Bench, bench
 
 from flowcheck.lab.synthetic_traffic.roce_frames import frame, write_packets
 from flowcheck.wire.training_job.connection_messages import SendKind
@@ -88,16 +88,7 @@ def check(
         old = bytearray(wire)
         old[128 * bad_line + 120] = 200
         wire = bytes(old)
-    parts = write_packets(
-        wire,
-        dest_qp=FLOW.dest_qp,
-        psn=0,
-        va=0x1000,
-        rkey=9,
-        pmtu_bytes=pmtu_bytes,
-        immediate=struct.pack("<I", len(wire)),
-    )
-    frames = [frame(SENDER, RECEIVER, 50000, part) for part in parts]
+    frames = frames_of(wire, pmtu_bytes)
     there = np.ones(len(wire), bool)
     for packet in lost:
         there[packet * pmtu_bytes : (packet + 1) * pmtu_bytes] = False
@@ -129,7 +120,47 @@ def check(
         counters = run.counters()
         assert counters["conflict_bytes"] == 0
         assert counters["flag_mismatch_lines"] == (bad_line is not None)
+        if lost:
+            check_copies(run, wire, home, pmtu_bytes, gradient, covered, segments)
     return int(covered.sum())
+
+
+def frames_of(wire: bytes, pmtu_bytes: int) -> list[bytes]:
+    parts = write_packets(
+        wire,
+        dest_qp=FLOW.dest_qp,
+        psn=0,
+        va=0x1000,
+        rkey=9,
+        pmtu_bytes=pmtu_bytes,
+        immediate=struct.pack("<I", len(wire)),
+    )
+    return [frame(SENDER, RECEIVER, 50000, part) for part in parts]
+
+
+def check_copies(
+    run: Bench,
+    wire: bytes,
+    home: NDArray[np.int64],
+    pmtu_bytes: int,
+    gradient: NDArray[np.uint8],
+    covered: NDArray[np.bool_],
+    segments: Segments,
+) -> None:
+    """The step goes on as it is. Then all packets come again; then all, with every data byte behind
+    the first packet another: what is there differs, and nothing is added."""
+    run.shard.mark_partial(0)
+    behind = (home >= 0) & (np.arange(len(home)) >= pmtu_bytes)
+    other = (np.frombuffer(wire, np.uint8) ^ behind.astype(np.uint8)).tobytes()
+    changed = np.isin(np.arange(home.max() + 1), home[behind])
+    differs = sum(int(changed[a : a + n][covered[to : to + n]].sum()) for a, n, to in segments)
+    for copies, conflicts in ((wire, 0), (other, differs)):
+        run.feed(frames_of(copies, pmtu_bytes))
+        run.extractor.extract(run.ring.slots)
+        run.extractor.assign_staged()
+        assert (run.covered() == covered).all()
+        assert run.shard.gradient(0).tobytes() == gradient.tobytes()
+        assert run.shard.conflict_bytes(0) == conflicts
 
 
 every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS.keys())

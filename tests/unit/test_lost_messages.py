@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.staged import STOPS, Chain, dealt, played
+from support.staged import STOPS, Chain, dealt, played, rest
 
 from flowcheck.findings.catalog.lost_steps import MESSAGES_LOST
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
@@ -27,22 +27,24 @@ UNEVEN = SyntheticJob(
 
 
 class Evaluating(SyntheticRun):
-    """A trainer that broadcasts a result of its evaluation before its fifth step."""
+    """A trainer that broadcasts a result of its evaluation before a step."""
 
+    before = 5
     evaluation: tuple[int, int] = (0, 0)
     """Of its frames, [first, stop) in `fabric.frames`."""
 
     def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
-        if len(self.truth.gradients) == 4:
+        if len(self.truth.gradients) == self.before - 1:
             first = len(self.fabric.frames)
             self._broadcast(bytes(range(256)) * 16)
             self.evaluation = (first, len(self.fabric.frames))
         super()._step(buckets)
 
 
-def made(job: SyntheticJob) -> tuple[SyntheticTraffic, set[int]]:
-    """The traffic, and which of its frames are the evaluation's."""
+def made(job: SyntheticJob, before: int = 5) -> tuple[SyntheticTraffic, set[int]]:
+    """The traffic, and which of its frames are the evaluation's. before: which step."""
     run = Evaluating(job)
+    run.before = before
     traffic = run.generate()
     return traffic, set(range(*run.evaluation))
 
@@ -52,11 +54,14 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
     chains: list[Chain] = []
 
     def make_chain(
-        frames: list[WireFrame], deal: Callable[[int, bytes], int | None], rings: int
+        frames: list[WireFrame],
+        deal: Callable[[int, bytes], int | None],
+        rings: int,
+        slots: int = 256,
     ) -> Chain:
         write_pcap(tmp_path / "whole.pcap", frames)
         paths = dealt(tmp_path / "whole.pcap", tmp_path / "dealt", rings, deal)
-        chains.append(Chain(tmp_path, shm / "memory", paths, 256))
+        chains.append(Chain(tmp_path, shm / "memory", paths, slots))
         return chains[-1]
 
     yield make_chain
@@ -153,3 +158,42 @@ def test_a_step_that_lacks_a_result_is_handed_on_without_it(play: Callable[..., 
     assert 0 < sum(stop - start for start, stop in missing) < len(gradient)
     [short] = chain.heard.of(StepShort)
     assert (short.step, short.missing_bytes) == (7, np.count_nonzero(~kept))
+
+
+@pytest.mark.parametrize("lost", [(14,), (14, 26)])
+def test_what_a_flow_leaves_out_or_loses_later_moves_nothing_before_it(
+    play: Callable[..., Chain], lost: tuple[int, ...]
+) -> None:
+    """A job that was learned late: when its first steps are placed, one of which lacks a result,
+    its flows have left their plan already for an evaluation behind that step, and one has lost the
+    first packet of a later message, so that those behind it have no number yet."""
+    traffic, evaluation = made(UNEVEN, before=8)
+    gone = [
+        min(
+            n
+            for n, wire in enumerate(traffic.frames)
+            if wire.kind == "data" and wire.sender == 0 and wire.message == message
+        )
+        for message in lost
+    ]
+    chain = play(traffic.frames, lambda n, _: None if n in gone else 0, 1, 4096)
+    service = chain.service()
+    try:
+        # The capture goes on, so that nothing is decided because it ended.
+        chain.feed(len(traffic.frames) - 10 - len(gone))
+        for _ in range(400):
+            chain.feed(0)
+            done = service.work()
+            chain.apply()
+            if not done:
+                rest(service)
+            if len(chain.partial) == len(gone) or chain.heard.of(StepLost):
+                break
+        chain.drive(service, 4096)
+    finally:
+        service.stop()
+    assert max(gone) < min(evaluation) and chain.heard.of(StepLost) == []
+    assert [*chain.partial] == [3, 6][: len(lost)]
+    assert all(missing for _, missing in chain.partial.values())
+    whole = dict(enumerate(traffic.gradients, 1))
+    assert chain.gradients == {step: own for step, own in whole.items() if step not in chain.partial}

@@ -93,8 +93,8 @@ def test_a_full_table_of_flows_is_told_by_status_and_events(
             recorder._look_at_tables(rings)
     lines = [json.loads(line) for line in run.events.read_text().splitlines()]
     assert [(line["count"], line["why"]["arguments"]) for line in lines] == [
-        (5, {"flows": 8192, "packets": 5}),
-        (6, {"flows": 8192, "packets": 11}),
+        (5, {"flows": 16384, "packets": 5}),
+        (6, {"flows": 16384, "packets": 11}),
     ]
     status_command.run(run.root, as_json=False)
     assert "full: 11 packets of queue pairs" in " ".join(capsys.readouterr().out.split())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import copy
 import random
+import shutil
 import sys
 import types
 from dataclasses import replace
@@ -178,6 +179,9 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
     with refused_as(findings.NO_PARAMETER, parameter="strange"):
         write(renamed, tmp_path / "out", "megatron", FormatOptions(like=earlier))
     (earlier / "iter_0000003/mp_rank_01").mkdir()
+    with refused_as(findings.RANKS_MISSING, found=1, ranks=2):
+        read(earlier)
+    shutil.copy(earlier / "iter_0000003" / NAME, earlier / "iter_0000003/mp_rank_01")
     with refused_as(findings.SEVERAL_RANKS, ranks=2):
         read(earlier)
 

@@ -181,13 +181,14 @@ def _all_is_true(seen: MergedView, truth: Truth) -> None:
         assert told == [collective.sha256 for collective in truth.gradients]
 
 
+@pytest.mark.parametrize("looks", [13, pytest.param(40, marks=pytest.mark.nightly)])
 def test_at_any_count_of_messages_it_is_the_true_job_or_none(
-    captured: tuple[MergedView, Truth],
+    captured: tuple[MergedView, Truth], looks: int
 ) -> None:
     seen, truth = captured
     messages = sorted(seen.messages, key=lambda message: message.order)
     known = False
-    for count in range(8, len(messages), max(1, len(messages) // 40)):
+    for count in range(8, len(messages), max(1, len(messages) // looks)):
         reading = read_stream(seen.flows, messages[:count], ended=False, hasty=True, results=False)
         if reading.job is not None:
             _is_true(reading, truth)

@@ -8,7 +8,8 @@ import ast
 import re
 import typing
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ from flowcheck.findings.finding import Entry, Finding, entries
 from tests.unit.test_findings_calls import ROOM, catalogue
 from tests.unit.test_findings_raised import errors_of
 
+pytestmark = pytest.mark.xdist_group("remedies")
+"""The package is read once, and by no worker that has none of these tests."""
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 LOSSES = {"StepLost", "StepShort", "Fault", "SaveFailed"}
 """Messages that tell why something is not had."""
@@ -83,6 +86,7 @@ class Reader:
                 if node.module == ROOM and f"{ROOM}.{name.name}" in known:
                     self._modules[own] = known[f"{ROOM}.{name.name}"]
         self._functions = {n.name: n for n in ast.walk(tree) if isinstance(n, Function)}
+        self._assigned = dict[ast.AST, dict[str, list[ast.expr]]]()
 
     def told(self) -> Iterator[tuple[int, Entry]]:
         """(line, entry)."""
@@ -123,7 +127,7 @@ class Reader:
                 for one in (*node.args, *(k.value for k in node.keywords if k.arg in WRAPS)):
                     yield from self._outermost(one, scope, deep=deep)
         elif isinstance(node, ast.Name) and deep:
-            for value in (*_assigned(scope, node.id), *_assigned(self._tree, node.id)):
+            for value in (*self._set(scope, node.id), *self._set(self._tree, node.id)):
                 yield from self._outermost(value, scope, deep=deep - 1)
         elif isinstance(node, ast.Call) and deep and _name(node.func) in self._functions:
             yield from self._returned(self._functions[_name(node.func)], deep=deep - 1)
@@ -137,6 +141,12 @@ class Reader:
         elif not isinstance(node, ast.Call | ast.Lambda):
             for one in ast.iter_child_nodes(node):
                 yield from self._outermost(one, scope, deep=deep)
+
+    def _set(self, scope: ast.AST, name: str) -> Sequence[ast.expr]:
+        """What a name is set to; a scope is read once."""
+        if scope not in self._assigned:
+            self._assigned[scope] = _assignments(scope)
+        return self._assigned[scope].get(name, ())
 
     def _returned(self, function: Function, *, deep: int) -> Iterator[Entry]:
         for node in ast.walk(function):
@@ -156,16 +166,19 @@ def _called_on(node: ast.Call) -> ast.expr | None:
     return node.func.value if isinstance(node.func, ast.Attribute) else None
 
 
-def _assigned(scope: ast.AST, name: str) -> Iterator[ast.expr]:
+def _assignments(scope: ast.AST) -> dict[str, list[ast.expr]]:
+    """{name: what it is set to, in order}"""
+    found = defaultdict[str, list[ast.expr]](list)
     for node in ast.walk(scope):
         match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-                yield value
-            case ast.NamedExpr(target=ast.Name(id=found), value=value) if found == name:
-                yield value
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found[name].append(value)
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                found[name].append(value)
             case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
-                if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(target)):
-                    yield value
+                for name in {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}:
+                    found[name].append(value)
+    return found
 
 
 def raisers_of(tree: ast.Module, errors: set[str]) -> set[str]:
@@ -204,6 +217,7 @@ def _gives_finding(function: Function) -> bool:
     return function.returns is not None and "Finding" in ast.unparse(function.returns)
 
 
+@cache
 def told_to_operators() -> dict[str, list[str]]:
     """{code: the places that raise it, or give it as a reason}"""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -217,7 +231,6 @@ def told_to_operators() -> dict[str, list[str]]:
     return found
 
 
-TOLD = told_to_operators()
 WITHOUT_ADVICE = {"error.text": "another program's words: nothing is known of them but the text"}
 """{code: why nothing can be advised}"""
 PARTS = {
@@ -240,10 +253,12 @@ def lacks_remedy(entry: Entry) -> bool:
 
 def test_what_is_refused_or_lost_has_a_remedy() -> None:
     known = entries()
-    lacking = {code: places[0] for code, places in TOLD.items() if lacks_remedy(known[code])}
+    lacking = {
+        code: places[0] for code, places in told_to_operators().items() if lacks_remedy(known[code])
+    }
     assert lacking.keys() == WITHOUT_ADVICE.keys(), "give these a remedy= in the catalogue"
-    assert TOLD.keys() >= PARTS.keys()
-    assert len(TOLD) > 900
+    assert told_to_operators().keys() >= PARTS.keys()
+    assert len(told_to_operators()) > 900
 
 
 @pytest.mark.parametrize(
@@ -290,7 +305,9 @@ NO_ADVICE = {
 
 def test_sentences_leave_the_advice_to_the_remedy() -> None:
     advising = {c: one.sentence for c, one in entries().items() if ADVISES.search(one.sentence)}
-    found = {c for c in advising if c in TOLD or c.partition(".")[0] not in ARE_ADVICE}
+    found = {
+        c for c in advising if c in told_to_operators() or c.partition(".")[0] not in ARE_ADVICE
+    }
     assert found == NO_ADVICE.keys(), "move what to do to remedy="
     assert all(text in advising[c] for c, text in NO_ADVICE.items())
 
@@ -387,7 +404,7 @@ def options_near(code: str) -> set[str]:
     """The options that a text may name without a command, by the places that tell it."""
     rooms = [
         next((room for room in COMMANDS_OF_ROOM if place.startswith(room)), "")
-        for place in TOLD.get(code, ())
+        for place in told_to_operators().get(code, ())
     ]
     if not rooms or "" in rooms:  # nobody knows which commands tell it
         return OPTIONS

@@ -176,7 +176,8 @@ def raced(folder: Path, source: str, *flags: str) -> subprocess.CompletedProcess
     """A C program of tests/support about a ring of its own, built with these flags and run."""
     core = Path(__file__).resolve().parents[2] / "dpdk_ext" / "core"
     program = folder / "race"
-    sources = [core / name for name in ("fc_ring.c", "fc_shm.c", "fc_error.c", "fc_copy.c")]
+    names = ("ring", "shm", "error", "copy", "frame_copy", "icrc")
+    sources = [core / f"fc_{name}.c" for name in names]
     command = ["clang", "-std=gnu11", *flags, f"-I{core}"]
     command += [str(Path(__file__).parents[1] / "support" / source), *map(str, sources)]
     subprocess.run([*command, "-o", str(program)], check=True, timeout=60)

@@ -26,6 +26,12 @@ MODEL_PARALLEL_SHARD = Entry(
     cause="Several ranks hold parts of the model.",
     remedy="Convert it with DeepSpeed's script `zero_to_fp32`, and give what that writes.",
 )
+MODEL_STATES_MISSING = Entry(
+    "deepspeed.model_states_missing",
+    "{folder}: holds the model of {found} of {ranks} model-parallel ranks",
+    cause=_WHOLE_DEEPSPEED,
+    remedy="Copy the whole folder again, or give an earlier tag.",
+)
 NO_MODULE = Entry(
     "deepspeed.no_module",
     "{file}: holds no module, or no global_steps: not a DeepSpeed checkpoint",

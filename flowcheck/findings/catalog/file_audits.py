@@ -7,6 +7,12 @@ from flowcheck.findings.finding import Entry
 
 # What differs, and how.
 
+COMPARED_ROUNDED = Entry(
+    "audit.compared_rounded",
+    "compared rounded: each parameter of the replica, rounded to {dtype}, is the file's; this "
+    "shows no bits, so that it is no audit of the replica",
+)
+
 ELEMENT_DIFFERS = Entry(
     "audit.element_differs",
     "{tensor}[{index}] is {file} in the file and {replica} in the replica",
@@ -69,6 +75,22 @@ NOT_WHOLE = Entry(
 )
 NO_DIRECTORY = Entry("audit.no_zip_directory", "the directory at the end of the archive is missing")
 NO_METADATA = Entry("audit.no_metadata", "the folder has no .metadata")
+EMPTY_FILE = Entry("audit.empty_file", "it is empty")
+PART_NOT_WHOLE = Entry("audit.part_not_whole", "{file}: {why}")
+FILES_MISSING = Entry(
+    "audit.files_missing", "{missing} of the model's {parts} files are missing: {files}"
+)
+NO_LAST_FILE = Entry("audit.no_last_file", "the folder has no {file}, which {writer} writes last")
+STATE_MAY_FOLLOW = Entry(
+    "audit.state_may_follow",
+    "its name is that of a folder of transformers' Trainer, which writes the optimizer's state "
+    "after the model; a model alone is compared once it stood still for {settled_s} s",
+)
+SAVE_NOT_ENDED = Entry(
+    "audit.save_not_ended",
+    "{file} names iteration {named}: not all ranks have saved iteration {iteration}",
+)
+PARTS_REMOVED = Entry("audit.parts_removed", "files of it were removed")
 STILL_CHANGES = Entry("audit.still_changes", "it changed between two looks")
 NOT_A_CHECKPOINT = Entry("audit.not_a_checkpoint", "its beginning is that of no checkpoint")
 VANISHED = Entry("audit.vanished", "was removed before it was compared")
@@ -77,6 +99,13 @@ STEP_GONE = Entry(
     "is of step {step}, of which the replica has neither the state nor digests any more",
     cause="The replica keeps digests of its last steps only, or was given a later base.",
     remedy="Watch while the trainer writes: a file is compared as soon as it is whole.",
+)
+ROUNDED_STEP_GONE = Entry(
+    "audit.rounded_step_gone",
+    "its parameters are rounded to {dtype}; of step {step} only the digests are kept, which tell "
+    "nothing of rounded values",
+    cause="The replica had gone on when the file was read.",
+    remedy="Keep more steps whole: `[replica] keep_bytes`; or save the parameters as they are.",
 )
 STATES_UNNAMED = Entry(
     "audit.states_unnamed",
@@ -145,6 +174,11 @@ HEAL_WITHOUT_STATE = Entry(
     "audit.heal_without_state",
     "it holds no optimizer state, and the state of tainted elements is wrong too",
     remedy="Save the optimizer's state with the model.",
+)
+HEAL_ROUNDED = Entry(
+    "audit.heal_rounded",
+    "its parameters are rounded to {dtype}: it has not the bits that were lost",
+    remedy="Save the parameters in their own type too.",
 )
 HEAL_UNPROVED = Entry(
     "audit.heal_unproved",

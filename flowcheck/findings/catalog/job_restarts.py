@@ -118,6 +118,13 @@ LOG_FULL = Entry(
     remedy="Give a base soon; a larger `[gradient_log]` for the next time.",
     section="loss",
 )
+NOT_LOGGED_ANY_MORE = Entry(
+    "base.not_logged_any_more",
+    "the step behind the base, {after} steps since the job was joined, is not logged any more",
+    cause="The gradient log was full, or a step lacked bytes, since the base's place was found.",
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's two newest "
+    "checkpoints.",
+)
 BASE_TAKEN = Entry(
     "base.taken",
     "{file} is the base of the job: the replica is at step {step}, and applies {logged} "

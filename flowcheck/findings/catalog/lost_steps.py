@@ -208,6 +208,24 @@ STEP_AWAITS_CHECKPOINT = Entry(
     remedy="`flowcheck base FILE{this_run!o}` with such a checkpoint; `[audit] folder` gives it by "
     "itself as the trainer writes it. `flowcheck doctor` finds where frames are lost.",
 )
+STEP_LOGGED_LACKING = Entry(
+    "loss.step_logged_lacking",
+    "step {step} since the job was joined: {bytes:,} bytes of it never came; it is logged without "
+    "them, and on a base of an earlier step the elements they are of are tainted: {reason}",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with two checkpoints that the trainer "
+    "writes from this step on leaves nothing of it tainted. `flowcheck doctor` finds where frames "
+    "are lost.",
+)
+LOG_BEGINS_BEHIND = Entry(
+    "loss.log_begins_behind",
+    "step {step} since the job was joined: {bytes:,} bytes of it never came, and by this "
+    "optimizer's rule they may matter to every element: the gradients logged before are of no use, "
+    "and logging goes on behind it: {reason}",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck base FILE --then LATER{this_run!o}` with two checkpoints that the trainer "
+    "writes from this step on. `flowcheck doctor` finds where frames are lost.",
+)
 ONLY_ACCUMULATED = Entry(
     "loss.only_accumulated",
     "{bytes:,} bytes of an all-reduce before step {step} never came, and nothing is lost: the "

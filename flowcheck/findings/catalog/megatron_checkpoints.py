@@ -14,6 +14,12 @@ SEVERAL_RANKS = Entry(
     cause="The run splits the model over ranks.",
     remedy="Convert it to one rank with Megatron-LM's own tools, or restore with `--format torch`.",
 )
+RANKS_MISSING = Entry(
+    "megatron.ranks_missing",
+    "{folder}: holds the files of {found} of {ranks} model-parallel ranks",
+    cause="The folder is incomplete: some ranks did not finish, or it was copied in part.",
+    remedy="Give the folder that Megatron-LM's `--save` wrote, whole.",
+)
 NO_RANK_FILE = Entry(
     "megatron.no_rank_file",
     "{folder}: holds no {file}, and no {latest}",

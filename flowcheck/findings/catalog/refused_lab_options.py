@@ -70,6 +70,16 @@ KILL_AT = Entry(
     "must be 1 to {most}: after the kill, the trainers resume and go on to step {steps}",
     remedy="Give an earlier step, or more `--steps`.",
 )
+STEP_OF_RUN = Entry(
+    "lab_option.step_of_run",
+    "must be 1 to {most}: the trainers make {steps} steps",
+    remedy="Give an earlier step, or more `--steps`.",
+)
+NEEDS_MIRROR_LOSS = Entry(
+    "lab_option.needs_mirror_loss",
+    "needs --mirror-loss: without it no copy is dropped",
+    remedy="Give `--mirror-loss`, or leave this option out.",
+)
 SCRIPT_ENDED = Entry(
     "lab_option.script_ended",
     "ended with {code} when it was loaded",

@@ -17,10 +17,10 @@ HOOK_UNREACHABLE = Entry(
 )
 HOOK_PROTOCOL = Entry(
     "hook.protocol",
-    "who listens at {address} is no hook with this token: {error}",
-    cause="The trainer has another token, or something else listens there.",
-    remedy="Give both sides the same token: `token_file` in `[hook]` here, "
-    "FLOWCHECK_HOOK_TOKEN_FILE or `--token-file` there.",
+    "who listens at {address} gave no answer that this token proves: {error}",
+    cause="The trainer has another token, or ends just now; or something else listens there.",
+    remedy="Where the trainer goes on, give both sides the same token: `token_file` in `[hook]` "
+    "here, FLOWCHECK_HOOK_TOKEN_FILE or `--token-file` there.",
 )
 HOOK_REFUSES = Entry(
     "hook.refuses",

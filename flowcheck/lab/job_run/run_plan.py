@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.refused_lab_options import (
     NCCL_VERSION,
     PROBABILITY,
     SCRIPT_ENDED,
+    STEP_OF_RUN,
     WHOLE_NUMBER,
 )
 from flowcheck.lab.cluster import UPLINK, Cluster
@@ -129,8 +130,20 @@ class LabPlan:
             raise ConfigError("kill-at", self.kill_at, right)
         if not 0 <= self.mirror_loss < 1:
             raise ConfigError("mirror-loss", self.mirror_loss, PROBABILITY())
-        if self.mirror_loss_from is not None and self.mirror_loss_from < 1:
-            raise ConfigError("mirror-loss-from", self.mirror_loss_from, AT_LEAST_ONE())
+        if not 0 <= self.mirror_loss_seed < 2**64:
+            raise ConfigError(
+                "mirror-loss-seed", self.mirror_loss_seed, WHOLE_NUMBER(least=0, most=2**64 - 1)
+            )
+        late = self.late_join or LateJoin()
+        for option, step in (
+            ("mirror-loss-from", self.mirror_loss_from),
+            ("join-at", late.join_at),
+            ("leave-at", late.leave_at),
+            ("gap-at", late.gap_at),
+        ):
+            if step is not None and not 1 <= step < self.steps:
+                right = STEP_OF_RUN(most=self.steps - 1, steps=self.steps)
+                raise ConfigError(option, step, right)
         if self.save_every is not None and self.save_every < 1:
             raise ConfigError("save-every", self.save_every, AT_LEAST_ONE())
         for option, variable in READ_BY_TRAINERS.items():

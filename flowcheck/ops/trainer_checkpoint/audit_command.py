@@ -68,13 +68,14 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     if there are none. Raises ConfigError if there is no run, StateError if the step is unknown or
     the file does not fit."""
     where = run_of_file(RunDir(root), file, step)
-    template = read_checkpoint_template(where, file, step)
+    template = read_checkpoint_template(where, file, step, may_be_rounded=True)
     found = compare_with_replica(where, template, file)
     line = append_audit_line(where, found, file, template, evidence_in(where, template, found))
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
             "others": found.not_compared,
+            "rounded_to": found.rounded_to,
             "settings": found.settings.differing,
             "notes": found.settings.notes,
             "heal": ONLY_COMPARED() if _would_heal(where, found) else None,
@@ -94,7 +95,8 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
 
 def _would_heal(where: RunDir, found: bitwise_audit.Audit) -> bool:
     """Whether a command that changes the replica would make tainted elements exact by the file."""
-    return found.passed and found.tainted_elements > 0 and where.replica.exists()
+    tainted = found.tainted_elements > 0 and found.rounded_to is None
+    return found.passed and tainted and where.replica.exists()
 
 
 def evidence_in(
@@ -120,7 +122,9 @@ def append_audit_line(
     base: bool = False,
 ) -> AuditRecord:
     """Writes down what came of an audit, and what else is in the file, which a restore may need.
-    base: the file was given as the replica's base. Raises OSError if there is no room."""
+    base: the file was given as the replica's base. Where rounded values are equal that is no audit
+    of the replica, whose bits they do not show: nothing is written. Raises OSError if there is no
+    room."""
     line = AuditRecord(
         step=found.step,
         passed=found.passed,
@@ -134,7 +138,8 @@ def append_audit_line(
         evidence=evidence,
         base=base,
     )
-    append_record(where, where.audits, line)
+    if found.rounded_to is None or not found.passed:
+        append_record(where, where.audits, line)
     return line
 
 
@@ -181,7 +186,8 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
     why: list[Finding] = []
     for number, own in enumerate(runs, 1):
         try:
-            found = compare_with_replica(own, read_checkpoint_template(own, file, step), file)
+            template = read_checkpoint_template(own, file, step, may_be_rounded=True)
+            found = compare_with_replica(own, template, file)
         except StateError as error:
             why.append(OF_JOB(number=number, why=error.finding))
             continue
@@ -210,13 +216,14 @@ def _layout_and_steps(where: RunDir) -> tuple[Layout, tuple[Step, ...]]:
 
 
 def read_checkpoint_template(
-    where: RunDir, file: Path, step: Step | None = None
+    where: RunDir, file: Path, step: Step | None = None, *, may_be_rounded: bool = False
 ) -> CheckpointTemplate:
-    """Reads a checkpoint of the trainer as a template for the replica of a run. Raises ConfigError
-    if there is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its
-    step."""
+    """Reads a checkpoint of the trainer as a template for the replica of a run. may_be_rounded: it
+    is only compared, so that its model may be saved in half precision. Raises ConfigError if there
+    is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its step."""
     where.settings()
-    template = template_for(file, _layout_and_steps(where)[0], optimizer_of_run(where), step)
+    layout, optimizer = _layout_and_steps(where)[0], optimizer_of_run(where)
+    template = template_for(file, layout, optimizer, step, may_be_rounded=may_be_rounded)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     if step is not None and template.tells_step and template.step != step:
@@ -276,10 +283,11 @@ def _print(found: bitwise_audit.Audit, file: Path, evidence: tuple[Finding, ...]
         left_out += "; the file holds no optimizer state, so that of the replica was not compared"
     if found.tainted_elements:
         left_out += f"; {found.tainted_elements:,} tainted elements were not compared"
+    if found.rounded_to is not None:
+        left_out += f"; compared rounded to {found.rounded_to}: that shows no bit of the replica"
     if found.equal:
-        print_line(
-            f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"
-        )
+        how = ", bit for bit" if found.rounded_to is None else ""
+        print_line(f"step {found.step}: all {found.tensors} {kinds} of {file} equal{how}{left_out}")
     else:
         differ = f"{len(found.differences)} of {found.tensors} {kinds} differ"
         print_line(f"step {found.step}: {differ}{left_out}")

@@ -4,7 +4,7 @@ log up to a later checkpoint, bit for bit."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,8 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.gradient_log import ByteRange
+from flowcheck.replica.taint import tainted_elements
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.stages.replica_update.gradient_logs import logged_steps, open_gradient_log
@@ -50,18 +52,21 @@ class _TrialReplica:
     def reaches_checkpoint(
         self,
         base: tuple[Step, Sections],
-        gradients: Iterable[np.ndarray],
+        gradients: Iterable[tuple[np.ndarray, Sequence[ByteRange]]],
         later: CheckpointTemplate,
     ) -> bool:
-        """Whether these gradients, applied in order to a state, lead to the checkpoint's state."""
+        """Whether these gradients, applied in order to a state, lead to the checkpoint's state.
+        Elements that lack bytes tell nothing, and most must tell. gradients: with what each
+        lacks."""
         step, sections = base
         self._replica.rebase(step, sections, replays=False)
-        for at, whole in enumerate(gradients, step + 1):
+        for at, (whole, lacks) in enumerate(gradients, step + 1):
             gradient, used = self._map.split(whole)
-            self._replica.apply(Step(at), gradient, used)
-        return bitwise_audit.audit_snapshot(
-            later, step_snapshot.copy_snapshot(self._path, self._optimizer)
-        ).passed
+            self._replica.apply(Step(at), gradient, used, lacks)
+        snapshot = step_snapshot.copy_snapshot(self._path, self._optimizer)
+        if 2 * tainted_elements(snapshot.tainted) > snapshot.layout.elements:
+            return False
+        return bitwise_audit.audit_snapshot(later, snapshot).passed
 
     def close(self) -> None:
         self._replica.close()
@@ -93,13 +98,12 @@ def steps_until_checkpoint(
         with tempfile.TemporaryDirectory(dir=where.memory) as folder:
             trial = _TrialReplica(where, config, layout, Path(folder) / "trial")
             try:
-                fits = [
-                    at
-                    for at in starts
-                    if trial.reaches_checkpoint(
-                        base, (log.read(held[at + n + 1]) for n in range(count)), later
-                    )
-                ]
+                fits = []
+                for at in starts:
+                    logged = (held[at + n + 1] for n in range(count))
+                    gradients = ((log.read(index), log.lacks(index)) for index in logged)
+                    if trial.reaches_checkpoint(base, gradients, later):
+                        fits.append(at)
             finally:
                 trial.close()
     finally:

@@ -126,10 +126,12 @@ def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -
 
 
 def _held_against(where: RunDir, template: CheckpointTemplate, file: Path) -> Audit | None:
+    """None: the step is not known any more, or the file has not the replica's bits."""
     try:
-        return audits.compare_with_replica(where, template, file)
+        found = audits.compare_with_replica(where, template, file)
     except StateError:
         return None
+    return found if found.rounded_to is None else None
 
 
 def _at(where: RunDir) -> int:

@@ -3,7 +3,8 @@ file.
 
 A part of the log is one file, reserved in full when the first record comes to it: a header, then
 records of one size: header, gradient. A record's header is written last, so that a kill leaves
-whole records only.
+whole records only. Which bytes a gradient lacks stands in a file beside, which is written before
+its record and is part of the record's checksum; such a record has a magic number of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import errno
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import xxhash
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError
 from flowcheck.findings.catalog.gradient_sources import OTHER_GRADIENTS
 from flowcheck.findings.catalog.replica_state_errors import (
     LOG_CHANGED,
@@ -38,8 +43,13 @@ _FORMAT_BYTES = 12
 _CLOSED_OFFSET = 64
 _RECORD = struct.Struct("<8sQ16sQ")  # magic, iteration, xxh3 of the gradient, of what is before
 _RECORD_MAGIC = b"FCGRAD1\n"
+_LACKING_MAGIC = b"FCLACKS\n"
+"""Of a gradient with zeros in place of bytes that never came. A reader that does not know it takes
+the log to end there."""
+LACKING_SUFFIX = ".lacking"
 DATA_OFFSET = 4096
 RECORD_ALIGN = 4096
+ByteRange = tuple[int, int]
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
@@ -80,6 +90,12 @@ def remove_stale_log(path: Path) -> None:
             ours = file.read(len(MAGIC)) == MAGIC
         if ours:
             path.unlink()
+            _beside(path).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """The file that says what the gradients of a log lack: {iteration: int64 start, stop, ...}."""
+    return path.with_name(path.name + LACKING_SUFFIX)
 
 
 def open_log_file(path: Path, gradient_bytes: int) -> GradientLog | None:
@@ -105,6 +121,13 @@ def open_log_file(path: Path, gradient_bytes: int) -> GradientLog | None:
     return GradientLog([LogFileSpace(path, size_bytes)], gradient_bytes, writes=False)
 
 
+class _Header(NamedTuple):
+    iteration: Iteration
+    checksum: bytes
+    """Of the gradient, and of what it lacks."""
+    lacking: bool
+
+
 class GradientLog:
     """Gradients of ascending iterations, oldest first, for their only writer, and for readers."""
 
@@ -128,7 +151,7 @@ class GradientLog:
         there was anything."""
         self._closed, before = any(part.closed for part in self._parts), len(self._iterations)
         while (found := self._header(len(self._iterations))) is not None:
-            self._iterations.append(found[0])
+            self._iterations.append(found.iteration)
         return len(self._iterations) > before
 
     @property
@@ -146,10 +169,13 @@ class GradientLog:
         """The next one will find no room."""
         return self._place(len(self._iterations))[0] is None
 
-    def append(self, iteration: Iteration, gradient: np.ndarray) -> bool:
+    def append(
+        self, iteration: Iteration, gradient: np.ndarray, lacks: Sequence[ByteRange] = ()
+    ) -> bool:
         """Keeps one; False, and the log is closed, where there is no room for it.
 
-        gradient: [gradient bytes]. Raises StateError for one that does not follow the last.
+        gradient: [gradient bytes]; lacks: byte ranges of it that never came, where it is zero.
+        Raises StateError for one that does not follow the last.
         """
         if self._iterations and iteration <= self._iterations[-1]:
             last = self._iterations[-1]
@@ -160,12 +186,16 @@ class GradientLog:
             part, nth = self._place(nth)
             while part is not None and not part.reserve():
                 part, nth = self._place(len(self._iterations))
+        ranges = np.array(lacks, "<i8").tobytes()
+        if part is not None and lacks and not part.note_lacking(iteration, ranges):
+            part = None
         if part is None:
             self._closed = True
             for part in self._parts:
                 part.close_for_good()
             return False
-        head = _RECORD_MAGIC + struct.pack("<Q", iteration) + xxhash.xxh3_128_digest(data.data)
+        magic = _LACKING_MAGIC if lacks else _RECORD_MAGIC
+        head = magic + struct.pack("<Q", iteration) + _checksum(data, ranges)
         part.write(nth, head + struct.pack("<Q", xxhash.xxh3_64_intdigest(head)), data)
         self._iterations.append(iteration)
         return True
@@ -179,9 +209,25 @@ class GradientLog:
         found = self._header(index)
         assert part is not None
         data = part.data(nth, self._gradient_bytes)
-        if found is None or xxhash.xxh3_128_digest(data.data) != found[1]:
+        if found is None or _checksum(data, self._ranges(index)) != found.checksum:
             raise StateError(LOG_CHANGED(path=part.path, record=index))
         return data
+
+    def lacks(self, index: int) -> tuple[ByteRange, ...]:
+        """Byte ranges that the gradient of the record at `index` lacks; `read` tells whether they
+        were changed."""
+        raw = self._ranges(index)
+        flat = np.frombuffer(raw[: len(raw) // 16 * 16], "<i8").tolist()
+        return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+    def _ranges(self, index: int) -> bytes:
+        """As the file beside has them; b"" where it does not."""
+        part, _ = self._place(index)
+        found = self._header(index)
+        assert part is not None
+        if found is None or not found.lacking:
+            return b""
+        return part.lacking().get(found.iteration, b"")
 
     def forget_after(self, iteration: Iteration) -> None:
         """Takes away later ones, latest first: a kill amid of it leaves whole records in order."""
@@ -212,14 +258,22 @@ class GradientLog:
             index -= part.records_max
         return None, 0
 
-    def _header(self, index: int) -> tuple[Iteration, bytes] | None:
+    def _header(self, index: int) -> _Header | None:
         part, nth = self._place(index)
         raw = part.header(nth) if part is not None else b""
         if len(raw) < _RECORD.size:
             return None
-        magic, iteration, digest, check = _RECORD.unpack(raw)
-        whole = magic == _RECORD_MAGIC and check == xxhash.xxh3_64_intdigest(raw[:-8])
-        return (Iteration(iteration), digest) if whole else None
+        magic, iteration, checksum, check = _RECORD.unpack(raw)
+        known = magic in (_RECORD_MAGIC, _LACKING_MAGIC)
+        if not known or check != xxhash.xxh3_64_intdigest(raw[:-8]):
+            return None
+        return _Header(Iteration(iteration), checksum, lacking=magic == _LACKING_MAGIC)
+
+
+def _checksum(data: np.ndarray, ranges: bytes) -> bytes:
+    found = xxhash.xxh3_128(data.data)
+    found.update(ranges)
+    return found.digest()
 
 
 class _LogFile:
@@ -319,9 +373,28 @@ class _LogFile:
         at = DATA_OFFSET + nth * self._stride
         self._memory[at : at + _RECORD.size] = bytes(_RECORD.size)
 
+    def note_lacking(self, iteration: Iteration, ranges: bytes) -> bool:
+        """Writes what the gradient of an iteration lacks; False where the file system has no room.
+        What a kill left of an iteration without its record gives way."""
+        told = msgspec.msgpack.encode(self.lacking() | {iteration: ranges})
+        try:
+            write_atomically(_beside(self.path), told, durable=False)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
+
+    def lacking(self) -> dict[int, bytes]:
+        """{iteration: byte ranges that its gradient lacks}; {} where the file is not readable."""
+        with suppress(FileNotFoundError, *DECODE_ERRORS):
+            return msgspec.msgpack.decode(_beside(self.path).read_bytes(), type=dict[int, bytes])
+        return {}
+
     def remove(self) -> None:
         self.close()
         self.path.unlink(missing_ok=True)
+        _beside(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
         self._memory = None

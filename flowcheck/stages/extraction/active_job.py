@@ -11,6 +11,7 @@ from flowcheck.findings.catalog.lost_steps import (
     COPIES_DIFFER,
     FLOWS_WENT_ON,
     FLOWS_WENT_ON_AFTER_OVERRUN,
+    LOG_BEGINS_BEHIND,
     LOST_AS_PLANNED,
     NOT_GATHERED,
     ONLY_ACCUMULATED,
@@ -19,6 +20,7 @@ from flowcheck.findings.catalog.lost_steps import (
     STAGING_FULL,
     STEP_AWAITS_CHECKPOINT,
     STEP_GIVEN_UP_AT_END,
+    STEP_LOGGED_LACKING,
     STEP_LOST,
     STEP_LOST_JOINS_AGAIN,
     STEP_SHORT,
@@ -97,14 +99,17 @@ class ActiveJob:
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
         scrutiny = GradientCheck(job, each, run.replica)
-        self._taints, self._bridges = taints, bridges
+        self._taints, self._bridges, self._joined = taints, bridges, job.awaits_base
         """Its optimizer steps each element by itself: a byte that never comes costs its element."""
         self._used = UnusedParameterMap(job, each)
         self._inferred = not fresh
         """Numbers of messages were told by the plan, or may have been in a life before."""
-        self._deviated = Iteration(0)
-        """The last iteration that was waited for while something outside the plan was left out."""
-        self.generations = ShardGenerations(shard, scrutiny.problem, doubtful=self._tell_doubtful)
+        self._left_out: set[Iteration] = set()
+        """Iterations, of those not handed on yet, in or before which something outside the plan was
+        left out."""
+        self.generations = ShardGenerations(
+            shard, scrutiny.problem, doubtful=self._tell_doubtful, taints=taints, alone=self._alone
+        )
         self.generations.open_free()
         base = incarnation_of(run).iterations
         self.planned = InstalledPlans(
@@ -218,8 +223,8 @@ class ActiveJob:
             at_once=self._read_out,
         )
         self._broken = outcome.broken
-        if outcome.done:
-            self._deviated = short.iteration
+        kept = {one for one in self._left_out if one >= short.iteration}
+        self._left_out = kept | outcome.left_out
         for found in outcome.notes:
             self._note(found)
         return outcome.done and outcome.done + self.assign_staged()
@@ -297,12 +302,13 @@ class ActiveJob:
 
     def _costs(self, short: IncompleteIteration, why: Finding) -> Entry:
         """What a partial iteration costs, as the operator is told."""
-        if incarnation_of(self._run).step_of(short.iteration, self._each) is None:
+        known = incarnation_of(self._run)
+        if not known.ends_step(short.iteration, self._each):
             return ONLY_ACCUMULATED
         if self._taints:
-            return STEP_TAINTED
+            return STEP_LOGGED_LACKING if known.step is None else STEP_TAINTED
         self._report_lost(short, why)
-        return STEP_AWAITS_CHECKPOINT
+        return LOG_BEGINS_BEHIND if known.step is None else STEP_AWAITS_CHECKPOINT
 
     def _report_lost(self, short: IncompleteIteration, why: Finding) -> StepLost:
         missing, why = self.generations.missing(short, why)
@@ -313,22 +319,25 @@ class ActiveJob:
     def _may_be_partial(self, short: IncompleteIteration, why: Finding) -> bool:
         """Whether an iteration of gradients is handed on as far as it came: nothing of it may still
         come, and all that came is in its place. A rule that steps each element by itself takes it;
-        by another one the replica waits for a trainer's checkpoint of its step or a later one."""
-        shard, known = self.generations.shard, incarnation_of(self._run)
-        if self._alone or not (self._taints or self._bridges) or known.step is None:
+        by another one the replica waits for a trainer's checkpoint of its step or a later one. A
+        job that waits for a base logs it with what it lacks, or begins its log behind it; then the
+        base must not be of the step that the job began with."""
+        shard = self.generations.shard
+        bridges = self._bridges and (self._joined or incarnation_of(self._run).step is not None)
+        if self._alone or not (self._taints or bridges):
             return False
         if short.lost or short.doubted or short.conflict_bytes or not short.covered_bytes:
             return False
         if self._broken is not None or short.iteration in self.generations.refused:
             return False
-        if self._inferred and self._deviated >= short.iteration:
+        if self._inferred and self._left_out & {short.iteration, short.iteration + 1}:
             return False  # what is behind the gap may be of what was left out
         # A whole iteration behind it: what it lacks was lost, and is not under way.
         later = shard.generation_of(Iteration(short.iteration + 1))
         behind = later is not None and shard.covered_bytes(later) == shard.gradient_bytes
         if not behind and not why.is_any_of(*WENT_ON):
             return False
-        if self.planned.placement_unsure(self._reassembly.numbers):
+        if self.planned.placement_unsure(self._reassembly.numbers, short.iteration):
             return False
         missing = shard.missing(short.generation)
         # Who has a gradient at all stands behind the gradients.

@@ -204,13 +204,16 @@ class InstalledPlans:
                 return True
         return False
 
-    def placement_unsure(self, numbers: Mapping[tuple[FlowKey, int], int]) -> bool:
-        """Whether a flow has left its plan, or messages wait behind a gap of which nothing tells
-        what lay in it."""
-        for extractor in self._extractors:
-            if bool(np.any(extractor.staging.plans()["state"] == PLAN_SUSPENDED)):
-                return True
-        return waits_behind_gap(self._extractors, self._plans, numbers)
+    def placement_unsure(
+        self, numbers: Mapping[tuple[FlowKey, int], int], iteration: Iteration
+    ) -> bool:
+        """Whether a flow has left its plan at an iteration or before it, or messages wait behind a
+        gap of which nothing tells what lay in it. What a flow leaves out or loses later moves
+        nothing that came before."""
+        left_at = self.deviations.first_deviation(self._extractors, numbers)
+        if left_at is not None and left_at <= iteration:
+            return True
+        return waits_behind_gap(self._extractors, self._plans, numbers, iteration - self._base)
 
     def pass_lost_messages_as_planned(
         self, numbers: Mapping[tuple[FlowKey, int], int]

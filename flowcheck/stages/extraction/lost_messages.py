@@ -14,7 +14,7 @@ import numpy as np
 from flowcheck._core import lib
 from flowcheck.findings.catalog.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
 from flowcheck.stages.staged_messages.gap_numbers import FOLLOWING_MAX, LOST_MAX
@@ -22,6 +22,8 @@ from flowcheck.stages.staged_messages.staging_space import staging_overrun
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
+_Flow = tuple[Extractor, int, FlowPlan]
+"""An extractor, a flow's index there, and its plan."""
 _Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
 """An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of
 its connection."""
@@ -56,14 +58,24 @@ def waits_behind_gap(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
+    iteration: int,
 ) -> bool:
-    """Whether messages wait behind a gap that was not passed, or have no number."""
+    """Whether messages that an iteration of the job, counted from 1, may need wait behind a gap
+    that was not passed, or have no number."""
     found, unknown = _by_connection(extractors, plans, numbers)
-    for extractor, index, _, waiting in found.values():
+    for extractor, index, plan, waiting in found.values():
         frontier = extractor.frontier(index)
-        if frontier not in waiting and any(number > frontier for number in waiting):
+        behind = frontier not in waiting and any(number > frontier for number in waiting)
+        if behind and not _has_passed(extractor, index, plan, iteration):
             return True
-    return bool(unknown)
+    return not all(_has_passed(*flow, iteration) for flow in unknown.values())
+
+
+def _has_passed(extractor: Extractor, index: int, plan: FlowPlan, iteration: int) -> bool:
+    """Whether every message of the iteration was told on the flow's connection: a later gap holds
+    none of them."""
+    place = extractor.place_in_plan(index, extractor.frontier(index))
+    return place is not None and place >= plan.places_through(iteration)
 
 
 def _waiting(
@@ -81,24 +93,29 @@ def _by_connection(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
-) -> tuple[dict[int, _Behind], set[int]]:
-    """({connection: its staged messages}, connections of which a message's number is unknown)."""
+) -> tuple[dict[int, _Behind], dict[int, _Flow]]:
+    """({connection: its staged messages}, connections of which a message's number is unknown). Of
+    a flow that left its plan, those before the message that did."""
     found: dict[int, _Behind] = {}
-    unknown: set[int] = set()
+    unknown: dict[int, _Flow] = {}
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
     for extractor in extractors:
-        keys, states = extractor.keys(), extractor.staging.plans()["state"]
+        keys, installed = extractor.keys(), extractor.staging.plans()
         placeable = extractor.placeable(numbers)
         for number, record in zip(
             placeable.numbers.tolist(), placeable.records.tolist(), strict=True
         ):
             m = extractor.staging.handle.records[record].message
             key = keys[m.flow]
-            if key not in plans or states[m.flow] != PLAN_ACTIVE:
+            state = int(installed[m.flow]["state"])
+            if key not in plans or state not in (PLAN_ACTIVE, PLAN_SUSPENDED):
                 continue
             plan = plans[key]
+            left_at = int(installed[m.flow]["deviating_number"])
+            if state == PLAN_SUSPENDED and left_at <= number != NUMBER_UNKNOWN:
+                continue
             if number == NUMBER_UNKNOWN:
-                unknown.add(plan.connection)
+                unknown[plan.connection] = (extractor, int(m.flow), plan)
             elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:
                 own = sizes[plan.connection]
                 own[number] = int(m.length_bytes)

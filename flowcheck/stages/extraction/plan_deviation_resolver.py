@@ -98,6 +98,8 @@ class DeviationOutcome:
     notes: list[Finding] = field(default_factory=list)
     broken: tuple[Iteration, Finding] | None = None
     """The iteration whose boundaries cannot be found, and why."""
+    left_out: set[Iteration] = field(default_factory=set)
+    """Iterations in or before which something was left out."""
 
 
 class DeviationResolver:
@@ -139,6 +141,19 @@ class DeviationResolver:
                 if key in lane.flows:
                     for skip in skips:
                         extractor.skip_messages(index, skip)
+
+    def first_deviation(
+        self, extractors: Sequence[Extractor], numbers: Mapping[tuple[FlowKey, int], int]
+    ) -> Iteration | None:
+        """The iteration in which the first message that is not read yet was not as planned; None:
+        there is none."""
+        found = []
+        for reader in self._readers:
+            own = list(_instances(extractors, reader))
+            if any(instance.state == PLAN_SUSPENDED for instance in own):
+                view = CommunicatorMessages(reader, self._plans, own, numbers)
+                found.append(view.deviation()[0])
+        return Iteration(min(found) + self._base) if found else None
 
     def resolve(
         self,
@@ -215,6 +230,7 @@ class DeviationResolver:
         self._keep(decision)
         self._waited[number] = 0  # what still waits was not read with these skips
         outcome.done += self._apply(view, decision)
+        outcome.left_out |= {Iteration(one + self._base) for one in (iteration, last)}
         if reading.assumed is not None:
             add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
             named_step = self._name(Iteration(iteration + self._base))

@@ -36,7 +36,7 @@ class IncompleteIteration:
     lost: bool
     conflict_bytes: int = 0
     doubted: bool = False
-    """All bytes arrived, then a copy that differs, and the updater did not apply it."""
+    """It was handed on, then a copy came that differs, and the updater did not apply it."""
 
 
 class ShardGenerations:
@@ -48,16 +48,24 @@ class ShardGenerations:
         problem: Callable[[NDArray[np.uint8]], Finding | None] = _none,
         *,
         doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
+        taints: bool = False,
+        alone: bool = False,
     ) -> None:
         """problem: why the bytes of an iteration must not be applied; None: they may. doubtful:
         called for each iteration that was applied before differing copies of it arrived, with how
-        many bytes differ; called before its generation is opened again."""
+        many bytes differ; called before its generation is opened again. taints, alone: as
+        ActiveJob has them; what else comes of PARTIAL iterations is passed and not applied."""
         self.shard = shard
         self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
         self._problem = problem
         self._told: set[Iteration] = set()
         self._doubtful = doubtful
+        whole, partial = (GenerationState.COMPLETE,), (GenerationState.PARTIAL,)
+        self._applied = whole + partial * (taints or alone)
+        """States of what gets into the replica."""
+        self._refused_if_different = whole + partial * (taints and not alone)
+        """States whose iteration is not taken if copies of it differ."""
         self._told_doubtful: set[tuple[int, int]] = set()
 
     def open_free(self) -> bool:
@@ -89,8 +97,10 @@ class ShardGenerations:
     def _look_back(self, generation: int, applied: Iteration) -> None:
         """Reports one generation. applied: read no later than what follows depends on."""
         shard, iteration = self.shard, self.shard.iteration(generation)
-        if shard.generation_state(generation) != GenerationState.COMPLETE or iteration > applied:
+        if shard.generation_state(generation) not in self._applied or iteration > applied:
             return
+        if shard.is_conflicting(generation):
+            return  # nothing of it was taken
         this, conflict_bytes = (
             (generation, shard.open_count(generation)),
             shard.conflict_bytes(generation),
@@ -101,11 +111,11 @@ class ShardGenerations:
 
     @property
     def conflict_undecided(self) -> bool:
-        """Whether two copies of a complete iteration differ, and the updater has not decided on it
-        yet."""
+        """Whether copies of an iteration that is handed on differ, and the updater has not yet
+        decided on it."""
         shard, applied = self.shard, self.shard.applied_iteration
         return any(
-            shard.generation_state(g) == GenerationState.COMPLETE
+            shard.generation_state(g) in self._refused_if_different
             and shard.iteration(g) > applied
             and shard.conflict_bytes(g) > 0
             and not shard.is_conflicting(g)
@@ -116,7 +126,7 @@ class ShardGenerations:
         """Whether the updater applies the generation, or has applied it."""
         state = self.shard.generation_state(generation)
         return state in TO_APPLY and (
-            state != GenerationState.COMPLETE or not self.shard.is_conflicting(generation)
+            state not in self._refused_if_different or not self.shard.is_conflicting(generation)
         )
 
     def newly_complete(self) -> list[tuple[Iteration, int]]:

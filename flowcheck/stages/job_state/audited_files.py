@@ -21,7 +21,8 @@ from flowcheck.step_numbers import Step
 
 class FileOutcome(StrEnum):
     EQUAL = "equal"
-    """Every tensor that was compared is equal, bit for bit."""
+    """Every tensor that was compared is equal, bit for bit; where `why` has COMPARED_ROUNDED
+    (findings/catalog/file_audits.py), after rounding."""
     DIFFERS = "differs"
     """A tensor, or a setting of the optimizer, differs from the replica."""
     STALE = "stale"
@@ -47,6 +48,9 @@ class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
     outcome: FileOutcome
     step: Step | None = None
     """As the file states it; None: it was not read so far."""
+    job: int | None = None
+    """Number of the job that it was held against, from 1; None: of none, or the chain follows
+    one."""
     tensors: int = 0
     """Number of tensors that were compared."""
     optimizer: bool = False
@@ -54,7 +58,7 @@ class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
     tensor: str | None = None
     """Name of the first tensor, or setting, that differs."""
     why: tuple[Finding, ...] = ()
-    """What differs, or why the file was not compared."""
+    """What differs, that the file was compared rounded, or why it was not compared."""
     heal: Finding | None = None
     """What came of healing the replica's tainted elements by its values; None: it was not tried, as
     there was nothing to heal."""

@@ -75,6 +75,10 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
         """The step an iteration belongs to; while nobody knows, its place in this incarnation."""
         return Step((self.step or 0) - (self.iterations - iteration) // each)
 
+    def ends_step(self, iteration: Iteration, iterations_per_step: int) -> bool:
+        """Whether an iteration ends a step, whatever its number; else it only adds to one."""
+        return (iteration - self.iterations) % iterations_per_step == 0
+
     def step_of(self, iteration: Iteration, iterations_per_step: int) -> Step | None:
         """The step an iteration ends; None where it only adds to one."""
         assert self.step is not None

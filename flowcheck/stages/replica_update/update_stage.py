@@ -138,9 +138,10 @@ class UpdateService:
             return self._open
         job = training_of(run)
         assert job is not None, "no kind of source is there without it"
-        self._each = optimizer_of(job, self._config).synced_backwards
+        optimizer = optimizer_of(job, self._config)
+        self._each = optimizer.synced_backwards
         known = UnusedParameterMap(job, self._each)
-        source = kind.open(run, job, self._each)  # first: of one that is refused no replica is made
+        source = kind.open(run, job, optimizer)  # first: of one that is refused no replica is made
         try:
             replica, placing = open_replica(
                 run, self._config, job, leaves_out=known.may_skip_parameters, say=self._say
@@ -217,7 +218,7 @@ class UpdateService:
             if missing and not o.replica.optimizer.per_element:
                 return self._pass_lacking(o, followed, arrived)
             applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain, missing)
-            if arrived.doubted or (applied is None and not self._grad_norms.peer_gone):
+            if applied is None and (arrived.doubted or not self._grad_norms.peer_gone):
                 return 0
             if applied is None:
                 self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
@@ -294,25 +295,23 @@ class UpdateService:
         logged."""
         bridged = followed.lacking is not None
         at = None if bridged else o.iteration(followed, self._each)
-        if arrived is not None and arrived.unbelieved:
-            if bridged:
+        if arrived is not None and arrived.unbelieved and not o.replica.optimizer.per_element:
+            if at is None:
                 return self._pass_lacking(o, followed, arrived)
-            arrived = None  # a log knows only whole ones: it is applied behind them
+            arrived = None  # what is logged is applied before it is passed
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
-            if (arrived.iteration - followed.iterations) % self._each == 0:
+            if followed.ends_step(arrived.iteration, self._each):
                 any_base = bridged or (followed.step is None and o.map.joined)
-                self._say(
-                    o.waiting.log_gradient(arrived.iteration, arrived.data, any_base=any_base)
-                )
+                self._say(o.waiting.log_gradient(arrived, any_base=any_base))
             o.source.release(arrived.iteration)
         logged = o.waiting.first_logged_after(at) if at is not None else None
         if logged is not None:
-            step = followed.step_of(logged[0], self._each)
+            step = followed.step_of(logged.iteration, self._each)
             assert step is not None
-            applied = self._step(o, step, *o.map.split(logged[1]))
+            applied = self._step(o, step, *o.map.split(logged.gradient), missing=logged.lacks)
             if applied is None:
                 return 0
-            o.anchors.keep_gradient(o.replica, *logged)
+            o.anchors.keep_gradient(o.replica, logged.iteration, logged.gradient)
             self._tell(o, applied)
         elif at is not None and not o.waiting.closed:
             o.waiting.empty_log()
@@ -326,10 +325,15 @@ class UpdateService:
         """Passes an iteration that lacks bytes which may matter to every element: the replica stays
         before its step, until a trainer's checkpoint of it or a later one is given. Later
         iterations are logged meanwhile; what was logged before is of no use any more."""
-        step = followed.step_of(arrived.iteration, self._each)
-        if step is not None and (followed.lacking is None or step > followed.lacking):
+        ends = followed.ends_step(arrived.iteration, self._each)
+        if ends and followed.step is None:
             o.waiting.empty_log()
-            self._lifecycle.state_known(msgspec.structs.replace(followed, last_lacking=step))
+        elif ends:
+            step = followed.step_of(arrived.iteration, self._each)
+            assert step is not None
+            if followed.lacking is None or step > followed.lacking:
+                o.waiting.empty_log()
+                self._lifecycle.state_known(msgspec.structs.replace(followed, last_lacking=step))
         o.source.release(arrived.iteration)
         return 1
 
@@ -352,7 +356,8 @@ class UpdateService:
         elif followed.step is not None:
             refuse_request(self._lifecycle, request, o.replica.step, NO_BASE_AWAITED())
         else:
-            o.waiting.settle(*given, joined=o.map.joined)
+            released = o.source.applied_iteration
+            o.waiting.settle(*given, joined=o.map.joined, released=released)
         return 1
 
     def _replay_step(

@@ -12,6 +12,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.catalog.file_audits import ROUNDED_STEP_GONE
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer import state_section_names
@@ -26,6 +27,7 @@ from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDif
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
     CheckpointTemplate,
+    is_rounding,
     type_or_shape_differs,
 )
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
@@ -88,6 +90,9 @@ class Audit:
     with a tainted one where only digests of the step are kept."""
     by_digests: bool = False
     """True: only digests of the step are kept."""
+    rounded_to: str | None = None
+    """Type of the file's model, to which the replica's values were rounded as torch rounds them
+    before they were compared; None: all was compared as it is."""
 
     @property
     def equal(self) -> bool:
@@ -123,6 +128,7 @@ def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
     audit = _audit(template, len(pairs), found, snapshot.optimizer)
     return replace(
         audit,
+        rounded_to=rounded_type(template, snapshot.layout),
         tainted_elements=taint.met,
         compared_parameters=sum(
             tainted_elements({p.name: snapshot.tainted.get(p.name, ())}) < p.elements
@@ -172,8 +178,10 @@ def audit_digests(
 
     tainted: parameters with tainted elements, by the layout's names: they are not compared.
     digests: in the order of `named_tensors` (state_sections.py). Raises StateError if the
-    checkpoint does not hold the same tensors.
+    checkpoint does not hold the same tensors, or holds rounded parameters.
     """
+    if (dtype := rounded_type(template, layout)) is not None:
+        raise StateError(ROUNDED_STEP_GONE(dtype=dtype, step=template.step))
     own = comparable_tensors(template, layout, optimizer, len(digests))
     theirs = [digests[tensor.number] for tensor in own]
     found = tensor_digests([tensor.array for tensor in own])
@@ -247,6 +255,9 @@ def audit_frozen_and_buffers(
             own in fixed or auxiliary.step_of_buffer(own) == template.step
         ):
             pairs.append((name, template.model[name], auxiliary.tensors[own]))
+    # Buffers are saved in the model's type.
+    if found.rounded_to is not None:
+        pairs = [(name, own, _as_saved(own, new)) for name, own, new in pairs]
     differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     held = {name for name, _, _ in pairs}
     return replace(
@@ -302,7 +313,27 @@ def _as_sent(
     replica has parameters as they are gathered; the trainer's are rounded to that type as torch
     does before it sends them."""
     sent = getattr(torch, layout.dtype_of(parameter))
-    return own.to(sent) if not config.computes_steps and own.is_floating_point() else own
+    if config.computes_steps or not own.is_floating_point() or is_rounding(sent, own.dtype):
+        return own
+    return own.to(sent)
+
+
+def _as_saved(own: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The replica's values `new` rounded to the type in which the trainer saved them. NaN in both
+    are the same: rounding keeps none of its bits."""
+    if own.shape != new.shape or not is_rounding(new.dtype, own.dtype):
+        return new
+    rounded = new.to(own.dtype)
+    return torch.where(rounded.isnan() & own.isnan(), own, rounded)
+
+
+def rounded_type(template: CheckpointTemplate, layout: Layout) -> str | None:
+    """The type to which a file's parameters were rounded when they were saved, of the first that
+    was; None: they are in the replica's types."""
+    for own, parameter in zip(template.parameters, layout.parameters, strict=True):
+        if is_rounding(getattr(torch, layout.dtype_of(parameter)), own.dtype):
+            return str(own.dtype).removeprefix("torch.")
+    return None
 
 
 def _pairs(
@@ -313,7 +344,8 @@ def _pairs(
         zip(template.names, template.parameters, values, strict=True)
     ):
         parameter = snapshot.layout.parameters[index]
-        yield name, _as_sent(own, parameter, snapshot.layout, snapshot.optimizer), new
+        sent = _as_sent(own, parameter, snapshot.layout, snapshot.optimizer)
+        yield name, sent, _as_saved(sent, new)
         if snapshot.parameters_only:
             continue
         held = {k: v for k, v in template.optimizer_state(index).items() if v is not None}

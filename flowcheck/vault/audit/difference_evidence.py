@@ -60,6 +60,10 @@ def evidence_of(
     kinds: dict[str, str] = {}
     for name in names:
         kinds.setdefault(name.rpartition("/")[2] if "/" in name else "", name)
+    if found.rounded_to is not None:  # of rounded values no digests are kept
+        own = dict(zip(template.names, template.parameters, strict=True))
+        plain = [ComparableTensor(name, -1, _plain(own[name])) for name in names if name in own]
+        return tuple(_evidence(plain[:LOOKED_AT], trace))
     held = {one.name: one for one in comparable_tensors(template, layout, optimizer, tensors)}
     chosen = [held[name] for name in list(kinds.values())[:LOOKED_AT] if name in held]
     return tuple(_evidence(chosen, trace))
@@ -69,7 +73,7 @@ def _evidence(tensors: Sequence[ComparableTensor], trace: Path) -> list[Finding]
     said = []
     for tensor, digest in zip(tensors, tensor_digests([one.array for one in tensors]), strict=True):
         nans = _nans(tensor.array)
-        step = last_step_with(trace, tensor.number, digest)
+        step = last_step_with(trace, tensor.number, digest) if tensor.number >= 0 else None
         if nans:
             said.append(HOLDS_NANS(tensor=tensor.name, elements=nans))
         elif not tensor.array.view(np.uint8).any():
@@ -77,6 +81,11 @@ def _evidence(tensors: Sequence[ComparableTensor], trace: Path) -> list[Finding]
         elif step is not None:
             said.append(HOLDS_OTHER_STEP(tensor=tensor.name, step=step))
     return said
+
+
+def _plain(tensor: torch.Tensor) -> np.ndarray:
+    """Its values, flat, as numpy has them."""
+    return tensor.detach().reshape(-1).to(torch.float32).numpy()
 
 
 def _nans(array: np.ndarray) -> int:

@@ -198,19 +198,27 @@ def load_template(
     names: Sequence[str] = (),
     step: Step | None = None,
     order: Sequence[ParameterNumber] | None = None,
+    *,
+    may_be_rounded: bool = False,
 ) -> CheckpointTemplate:
     """Reads the checkpoint at `path`, in any format, as a template for a replica of this layout.
-    names, step, order and errors: see `read_template`."""
-    return read_template(read(path), layout, names, str(path), step, order)
+    names, step, order, may_be_rounded and errors: see `read_template`."""
+    more = {"may_be_rounded": may_be_rounded}
+    return read_template(read(path), layout, names, str(path), step, order, **more)
 
 
 def template_for(
-    path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
+    path: Path,
+    layout: Layout,
+    rule: OptimizerConfig,
+    step: Step | None = None,
+    *,
+    may_be_rounded: bool = False,
 ) -> CheckpointTemplate:
     """Reads a template as `load_template` does, with the parameter order and names that the job
     states. rule: the stated optimizer."""
-    order = optimizer_numbering(rule, layout)
-    return load_template(path, layout, stated_names(layout), step, order)
+    order, names = optimizer_numbering(rule, layout), stated_names(layout)
+    return load_template(path, layout, names, step, order, may_be_rounded=may_be_rounded)
 
 
 def detect_format(path: Path) -> str:

@@ -66,9 +66,15 @@ def read(folder: Path) -> dict[str, Any]:
     does not have. Raises StateError for tensor parallelism, stage 3, and shards that do not fit
     together."""
     place = _place(folder)
-    if len(list(place.glob("*_model_states.pt"))) > 1:
+    held = sorted(path.name for path in place.glob("*_model_states.pt"))
+    if len(held) > 1 or any("zero_pp_rank_" in name for name in held):
         raise StateError(findings.MODEL_PARALLEL(place))
+    if not held:
+        raise StateError(findings.MODEL_STATES_MISSING(folder=place, found=0, ranks=1))
     told = _loaded(place / MODEL_STATES)
+    if isinstance(ranks := told.get("mp_world_size"), int) and ranks > len(held):
+        missing = findings.MODEL_STATES_MISSING(folder=place, found=len(held), ranks=ranks)
+        raise StateError(missing)
     module = told.get("module")
     if not isinstance(module, dict) or not isinstance(told.get("global_steps"), int):
         raise StateError(findings.NO_MODULE(place / MODEL_STATES))
@@ -77,7 +83,11 @@ def read(folder: Path) -> dict[str, Any]:
         found["scheduler"] = told["lr_scheduler"]
     if isinstance(told.get("optimizer"), dict):
         return {**found, "optimizer": told["optimizer"]}
-    if parts := _ranks(place):
+    parts = _ranks(place)
+    if not parts and told.get("param_shapes"):  # only ZeRO's shards have the optimizer's state then
+        ranks = str(told.get("dp_world_size"))
+        raise StateError(findings.SHARDS_MISSING(folder=place, found=0, ranks=ranks))
+    if parts:
         masters, optimizer = _whole(place, told.get("param_shapes"), parts)
         found["optimizer"] = optimizer
         if any(module[name].dtype != torch.float32 for name in masters if name in module):
@@ -86,7 +96,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _place(folder: Path) -> Path:
-    if (folder / MODEL_STATES).is_file():
+    if any(any(folder.glob(f"*_{end}_states.pt")) for end in ("model", "optim")):
         return folder
     try:
         tag = small_file_text(folder / LATEST).decode().strip()
@@ -217,8 +227,8 @@ def write(
 
 
 def recognizes(folder: Path) -> bool:
-    """Whether the folder, or a folder in it, has DeepSpeed's files of a model."""
-    patterns = ("*_model_states.pt", "*/*_model_states.pt")
+    """Whether the folder, or a folder in it, has DeepSpeed's files of a model or its optimizer."""
+    patterns = ("*_model_states.pt", "*_optim_states.pt", "*/*_model_states.pt")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
 

@@ -73,9 +73,9 @@ def write(
 
 def read(folder: Path) -> dict[str, Any]:
     """{"model"} from all files with weights; from a folder of transformers' Trainer also
-    "optimizer", "scheduler" and "step"."""
+    "optimizer", "scheduler" and "step", from one of accelerate the first two."""
     model: dict[str, torch.Tensor] = {}
-    files = _files(folder)
+    files = weight_files(folder)
     for name in files:
         path = folder / name
         part = read_tensors(path) if path.suffix == ".safetensors" else safe_torch_load(path)
@@ -86,8 +86,9 @@ def read(folder: Path) -> dict[str, Any]:
         model.update(part)
     found: dict[str, Any] = {"model": model}
     for part in ("optimizer", "scheduler"):
-        if (folder / f"{part}.pt").is_file():
-            found[part] = safe_torch_load(folder / f"{part}.pt")
+        for name in (f"{part}.pt", f"{part}.bin"):  # of the Trainer, of accelerate
+            if (folder / name).is_file():
+                found[part] = safe_torch_load(folder / name)
     step = _step(folder, files)
     return found if step is None else {**found, "step": step}
 
@@ -145,7 +146,7 @@ def _passed(like: Path) -> Iterator[Path]:
         yield file
 
 
-def _files(folder: Path) -> list[str]:
+def weight_files(folder: Path) -> list[str]:
     """The names of the files with weights. Raises StateError if there are none or an index is
     invalid."""
     for index, one in ((INDEX, ONE), (OLD_INDEX, OLD)):
@@ -170,10 +171,15 @@ def _step(folder: Path, files: list[str]) -> int | None:
     """The step by the Trainer's state or the metadata of the first file; None: neither states
     it."""
     if (folder / STATE).is_file():
-        try:
-            return int(json.loads(small_file_text(folder / STATE))["global_step"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            no_step = unreadable.NO_GLOBAL_STEP(file=folder / STATE, error=error)
-            raise StateError(no_step) from error
+        return step_of_trainer(folder)
     path = folder / files[0]
     return step_in(path) if path.suffix == ".safetensors" else None
+
+
+def step_of_trainer(folder: Path) -> int:
+    """The step that the Trainer's state in a folder tells. Raises StateError if it tells none."""
+    try:
+        return int(json.loads(small_file_text(folder / STATE))["global_step"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        no_step = unreadable.NO_GLOBAL_STEP(file=folder / STATE, error=error)
+        raise StateError(no_step) from error

@@ -17,6 +17,7 @@ torch.distributed.checkpoint (dcp_format.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -212,13 +213,25 @@ def write(
 
 
 def read(folder: Path) -> Any:
-    """The tree that rank 0 saved. Raises StateError for several model-parallel ranks."""
-    return _loaded(_file_of(folder))
+    """The tree that rank 0 saved. Raises StateError for several model-parallel ranks, also where
+    files of some are missing."""
+    if folder.is_file():
+        return _loaded(folder)
+    place = _place(folder)
+    held = sorted(place.glob("mp_rank_*/model_optim_rng.pt"))
+    stated = len(list(place.glob("mp_rank_*")))
+    tree = _loaded(place / RANK_FILE) if place / RANK_FILE in held else None
+    ranks = max(stated, _model_parallel_ranks(tree))
+    if len(held) < ranks:
+        raise StateError(findings.RANKS_MISSING(folder=place, found=len(held), ranks=ranks))
+    if ranks > 1:
+        raise StateError(findings.SEVERAL_RANKS(folder=place, ranks=ranks))
+    return tree
 
 
 def recognizes(folder: Path) -> bool:
-    """Whether the folder has the file with the newest iteration, or the files of an iteration."""
-    shards = folder.glob("mp_rank_*/model_optim_rng.pt")
+    """Whether the folder has the file with the newest iteration, or the ranks' folders of one."""
+    shards = (path for path in folder.glob("mp_rank_*") if path.is_dir())
     return (folder / MEGATRON_LATEST).is_file() or any(shards)
 
 
@@ -230,6 +243,15 @@ def _file_of(folder: Path) -> Path:
     if len(ranks) > 1:
         raise StateError(findings.SEVERAL_RANKS(folder=place, ranks=len(ranks)))
     return place / RANK_FILE
+
+
+def _model_parallel_ranks(tree: Any) -> int:
+    """Number of ranks among which the model is split, by the run's arguments
+    (megatron/training/arguments.py); 1 where they do not tell."""
+    args = tree.get("args") if isinstance(tree, dict) else None
+    splits = ("tensor", "pipeline", "expert")
+    sizes = [getattr(args, f"{name}_model_parallel_size", 1) for name in splits]
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def _loaded(path: Path) -> Any:
@@ -245,7 +267,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _place(folder: Path) -> Path:
-    if (folder / RANK_FILE).is_file():
+    if any(folder.glob("mp_rank_*")):
         return folder
     try:
         told = small_file_text(folder / MEGATRON_LATEST).decode().strip()

@@ -41,6 +41,10 @@ AVERAGED = "n_averaged"
 taken for the job's model."""
 NAMES_SHOWN = 10
 """Most tensors that a refusal names."""
+HALVES = (torch.bfloat16, torch.float16)
+"""Types in which a model is saved rounded, as save_pretrained does after `.half()`."""
+_Model = tuple[dict[str, Any], list[tuple[str, torch.Tensor]]]
+"""(the module's state_dict, (name, tensor) of every parameter in registration order)"""
 _Kind = tuple[torch.dtype, tuple[int, ...]]
 """(dtype, shape) of a tensor."""
 
@@ -103,17 +107,23 @@ def read_template(
     what: str,
     step: Step | None = None,
     order: Sequence[ParameterNumber] | None = None,
+    *,
+    may_be_rounded: bool = False,
 ) -> CheckpointTemplate:
     """Reads a checkpoint's tree as a template for a replica of this layout.
 
     names: the trainer's parameter names in registration order, needed where order and shapes fit in
     several ways. what: the tree's name in errors. step: the checkpoint's step, for a tree that does
     not show it. order: [parameter] the optimizer's number (param_groups.py), needed with several
-    parameter groups. Raises StateError if the tree has no model of this layout, or if one fits in
-    several ways.
+    parameter groups. may_be_rounded: where no model has the layout's types, one that was saved in
+    half precision is read. Raises StateError if the tree has no model of this layout, or if one
+    fits in several ways.
     """
+    types = [[getattr(torch, layout.dtype_of(p)) for p in layout.parameters]]
+    if may_be_rounded:
+        types += [[_rounded(one, half) for one in types[0]] for half in HALVES]
     with structure_errors_as_state_errors(what):
-        return _read(tree, layout, names, what, step, order)
+        return _read(tree, layout, names, what, step, order, types)
 
 
 def _read(
@@ -123,17 +133,11 @@ def _read(
     what: str,
     step: Step | None,
     order: Sequence[ParameterNumber] | None,
+    types: Sequence[Sequence[torch.dtype]],
 ) -> CheckpointTemplate:
     nodes = _optimizers_in(tree)
-    of_optimizers = {id(one) for node in nodes for _, one in _dicts(node["state"])}
-    models = [
-        found
-        for _, node in _dicts(tree)
-        if AVERAGED not in node
-        # The moments of a model of one parameter have its shape.
-        and id(node) not in of_optimizers
-        and (found := _parameters_in(node, layout, names, what)) is not None
-    ]
+    tried = (_models_in(tree, nodes, layout, names, what, own) for own in types)
+    models = next(filter(None, tried), [])
     if len(models) > 1:  # masters have the same names and shapes
         models = [each for each in models if _of_types(each[1], layout)] or models
     if not models:
@@ -181,6 +185,36 @@ def _read(
     return template
 
 
+def _models_in(
+    tree: Any,
+    optimizers: Sequence[dict[str, Any]],
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    types: Sequence[torch.dtype],
+) -> list[_Model]:
+    """Every dictionary of the tree that is the model's, with its parameters of these types."""
+    of_optimizers = {id(one) for node in optimizers for _, one in _dicts(node["state"])}
+    return [
+        found
+        for _, node in _dicts(tree)
+        if AVERAGED not in node
+        # The moments of a model of one parameter have its shape.
+        and id(node) not in of_optimizers
+        and (found := _parameters_in(node, layout, names, what, types)) is not None
+    ]
+
+
+def _rounded(own: torch.dtype, half: torch.dtype) -> torch.dtype:
+    return half if is_rounding(own, half) else own
+
+
+def is_rounding(own: torch.dtype, to: torch.dtype) -> bool:
+    """Whether a value of one floating-point type is rounded when it is saved in the other: a type
+    of fewer bytes that torch itself rounds to."""
+    return own.is_floating_point and to in (*HALVES, torch.float32) and to.itemsize < own.itemsize
+
+
 def type_or_shape_differs(name: str, theirs: torch.Tensor, own: torch.Tensor) -> Finding:
     """The finding that a tensor's dtype or shape differs. theirs: the tensor in the trainer's
     checkpoint; own: the replica's tensor."""
@@ -214,11 +248,15 @@ def _dicts(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, dict[str, A
 
 
 def _parameters_in(
-    node: dict[str, Any], layout: Layout, names: Sequence[str], what: str
-) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]] | None:
+    node: dict[str, Any],
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    dtypes: Sequence[torch.dtype],
+) -> _Model | None:
     """(the dictionary, (name, tensor) of every parameter in registration order) if the dictionary
-    is the model's; else None. what: the file's name in errors. Raises StateError if it fits in
-    several ways."""
+    is the model's; else None. what: the file's name in errors. dtypes: of the parameters, where
+    they have no names. Raises StateError if it fits in several ways."""
     wanted = [p.shape for p in layout.parameters]
     tensors: list[tuple[str, torch.Tensor]] = []
     held: set[int] = set()
@@ -234,7 +272,6 @@ def _parameters_in(
             return None
         chosen = [by_name[name] for name in names]
         return (node, chosen) if [tuple(v.shape) for _, v in chosen] == wanted else None
-    dtypes = [getattr(torch, layout.dtype_of(p)) for p in layout.parameters]
     fitting = [(n, v) for n, v in tensors if v.dtype in dtypes]
     kinds = list(zip(dtypes, wanted, strict=True))
     ways = _embeddings([(v.dtype, tuple(v.shape)) for _, v in fitting], kinds)

@@ -99,6 +99,12 @@ class FlowPlan:
         """Number of iterations in `first`."""
         return 1 if self.second_at is None else 2
 
+    def places_through(self, iteration: int) -> int:
+        """Number of places up to the end of an iteration, counted from 1."""
+        if iteration < self.first_steps:
+            return self.second_at or 0
+        return len(self.first.sends) + (iteration - self.first_steps) * len(self.each.sends)
+
 
 def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
     """One plan per mirrored flow of the job's edges, ordered by edge, channel and turn."""

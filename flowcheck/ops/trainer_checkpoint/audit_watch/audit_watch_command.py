@@ -12,7 +12,11 @@ import msgspec
 
 from flowcheck.config import AuditConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.file_audits import NO_FOLDER_STATED, THERE_BEFORE
+from flowcheck.findings.catalog.file_audits import (
+    COMPARED_ROUNDED,
+    NO_FOLDER_STATED,
+    THERE_BEFORE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import (
@@ -109,7 +113,8 @@ def _print(file: AuditedFile) -> None:
     step = "" if file.step is None else f"step {file.step}, "
     said = _WORDS[file.outcome]
     if file.outcome is FileOutcome.EQUAL:
-        said += f", bit for bit: {file.tensors} tensors"
+        rounded = any(one.is_any_of(COMPARED_ROUNDED) for one in file.why)
+        said += f"{'' if rounded else ', bit for bit'}: {file.tensors} tensors"
         said += "" if file.optimizer else " (no optimizer state in it)"
     print_line(f"{file.file}: {step}{said}")
     for one in (*file.why, *((file.heal,) if file.heal is not None else ())):

@@ -5,41 +5,37 @@ Nothing here reads tensors or unpickles: names, sizes, times, and the directory 
 
 from __future__ import annotations
 
+import math
 import os
 import stat
-import struct
-import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from flowcheck.checkpoint_signatures import ZIP, checkpoint_kind
-from flowcheck.errors import StateError
-from flowcheck.findings.catalog.file_audits import (
-    NO_DIRECTORY,
-    NO_METADATA,
-    NOT_A_CHECKPOINT,
-)
+from flowcheck.checkpoint_signatures import checkpoint_kind
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.file_audits import VANISHED
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint.audit_watch.whole_folders import (
+    CHECKPOINT_SUFFIXES,
+    beginning,
+    holds_model,
+    is_beside_model,
+    is_dcp,
+    missing_in_file,
+    missing_in_folder,
+)
 from flowcheck.replica.checkpoint_files.manifest import manifest_path
-from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA
-from flowcheck.vault.checkpoint_formats.huggingface_format import INDEX, OLD, OLD_INDEX, ONE
-from flowcheck.vault.checkpoint_formats.safetensors_format import recognizes, step_in
 
 DEPTH_MAX = 4
 """Levels of folders that are looked into. A choice: `run/step-400/rank-3/state.pt` is three."""
 ENTRIES_MAX = 200_000
 """Entries that one look takes. A choice: a look at as many takes about a second."""
-BEGIN_BYTES = 512
-"""Bytes that are read to tell what a file is."""
-DCP_PARTS = ".distcp"
-"""Suffix of the files of torch.distributed.checkpoint, which are there before its metadata."""
-DEEPSPEED_MODEL = "_model_states.pt"
-"""Ends the names of DeepSpeed's files of a model (deepspeed_format.py)."""
-CHECKPOINT_SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
-"""Suffixes of checkpoints: such a file counts even while its beginning is not written yet."""
+DEEPSPEED_ENDS = ("_model_states.pt", "_optim_states.pt")
+"""Ends of the names of DeepSpeed's files (deepspeed_format.py)."""
 UNFINISHED_SUFFIXES = frozenset((".tmp", ".part", ".partial", ".temp", ".incomplete", ".swp"))
 """Suffixes of files that get another name once they are complete."""
 
@@ -54,6 +50,13 @@ class Candidate:
     time_ns: int
     """When the newest of its files changed, since 1970."""
     folder: bool
+    parts: frozenset[str] = frozenset()
+    """What tells the content of each file of a folder from another, without those that their writer
+    renames or removes."""
+
+    def lost_parts_of(self, earlier: Candidate) -> bool:
+        """Whether it is an earlier one of which files were removed since, and nothing else."""
+        return self.folder and self.path == earlier.path and self.parts < earlier.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,14 @@ def look_at(root: Path) -> Look:
         left -= len(entries)
         if left < 0:
             return Look(tuple(sorted(found, key=_age)), cut=True)
-        if depth or _is_dcp(entry.name for entry in entries):
+        if depth or is_dcp(entry.name for entry in entries):
             own = _folder_candidate(folder, entries)
             if own is not None:
                 found.append(own)
                 continue
+        names = {entry.name for entry in entries}
         for entry in entries:
-            if _is_passing(entry.name):
+            if _is_passing(entry.name) or is_beside_model(folder, entry.name, names):
                 continue
             mode, own = _file_candidate(entry)
             if stat.S_ISDIR(mode) and depth < DEPTH_MAX:
@@ -132,23 +136,20 @@ def _folder_candidate(folder: Path, entries: list[os.DirEntry[str]]) -> Candidat
         return None
     held = sorted(_files_below(folder))
     newest_ns = max((own.st_mtime_ns for _, own in held), default=0)
-    return Candidate(folder, _stamp(held), newest_ns, folder=True)
+    parts = frozenset(_stamp([one]) for one in held if not _is_passing(Path(one[0]).name))
+    return Candidate(folder, _stamp(held), newest_ns, folder=True, parts=parts)
 
 
 def _is_checkpoint_folder(folder: Path, names: set[str]) -> bool:
     """Whether the folder itself is a checkpoint. The formats' `recognizes` also take a folder that
     holds such folders: here each of them is one of its own."""
     return (
-        _is_dcp(names)
-        or any(name.endswith(DEEPSPEED_MODEL) for name in names)
+        is_dcp(names)
+        or any(name.endswith(DEEPSPEED_ENDS) for name in names)
         or any(name.startswith("mp_rank_") for name in names)
-        or bool(names & {ONE, INDEX, OLD, OLD_INDEX})
+        or holds_model(names)
         or manifest_path(folder).is_file()  # FlowCheck's own, left out later: see `is_own_output`
     )
-
-
-def _is_dcp(names: Iterable[str]) -> bool:
-    return any(name == DCP_METADATA or name.endswith(DCP_PARTS) for name in names)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -188,40 +189,25 @@ def is_other_file(candidate: Candidate) -> bool:
     if candidate.folder or candidate.path.suffix.lower() in CHECKPOINT_SUFFIXES:
         return False
     try:
-        return checkpoint_kind(_begin(candidate.path)) is None
+        return checkpoint_kind(beginning(candidate.path)) is None
     except OSError:
         return False
 
 
-def unfinished_reason(candidate: Candidate) -> Finding | None:
+def unfinished_reason(candidate: Candidate, still_s: float = math.inf) -> Finding | None:
     """Why a checkpoint that stands still is not complete; None: nothing says that it is not.
-    Raises OSError."""
-    path = candidate.path
+    still_s: seconds for which it has not changed. Raises OSError."""
     if candidate.folder:
-        names = {own.name for own in path.iterdir()}
-        return NO_METADATA() if _is_dcp(names) and DCP_METADATA not in names else None
-    begin = _begin(path)
-    if begin.startswith(ZIP):
-        return None if _has_zip_directory(path) else NO_DIRECTORY()
-    if checkpoint_kind(begin) is None:
-        return NOT_A_CHECKPOINT()
-    try:
-        if recognizes(path):
-            step_in(path)
-    except StateError as error:
+        return missing_in_folder(candidate.path, still_s)
+    return missing_in_file(candidate.path)
+
+
+def file_error_of(error: FlowCheckError | OSError, file: Path) -> Finding:
+    """What came of reading a candidate at `file`, for its line."""
+    if isinstance(error, FlowCheckError):
         return error.finding
-    return None
-
-
-def _has_zip_directory(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return bool(archive.infolist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error):
-        return False
-
-
-def _begin(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(BEGIN_BYTES)
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        path = Path(os.fsdecode(error.filename))
+        if path == file or file in path.parents:
+            return VANISHED()
+    return ERROR_TEXT(kind=type(error).__name__, text=str(error))

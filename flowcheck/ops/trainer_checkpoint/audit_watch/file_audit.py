@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED, STEP_UNKNOWN
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED
 from flowcheck.findings.catalog.file_audits import (
+    COMPARED_ROUNDED,
     NOTHING_TO_COMPARE,
     STALE_FILE,
     STATE_MISSING,
@@ -20,45 +21,56 @@ from flowcheck.findings.catalog.file_audits import (
     STEP_GONE,
     VANISHED,
 )
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
-from flowcheck.findings.catalog.trainer_checkpoints import OTHER_STATES, OTHER_TYPE_OR_SHAPE
+from flowcheck.findings.catalog.trainer_checkpoints import (
+    OTHER_STATES,
+    OTHER_TYPE_OR_SHAPE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
-from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate, stamp_of
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import (
+    Candidate,
+    file_error_of,
+    stamp_of,
+)
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import (
     FileHeal,
     given_to_waiting,
     with_heal,
 )
-from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.ops.trainer_checkpoint.audit_watch.job_of_file import (
+    STEP_IN_NAME,
+    FileOfJob,
+    read_for_job,
+)
+from flowcheck.ops.trainer_checkpoint.audit_watch.whole_folders import INCOMPLETE
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
-_NAMED_STEP = re.compile(
-    r"(?:step|iter|iteration|checkpoint|ckpt)[-_=.]?0*(\d{1,18})(?!\d)", re.IGNORECASE
-)
-"""The step in a name: step-400, global_step400, iter_0000400, checkpoint-400."""
-
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The file cannot be compared yet."""
+    """The file cannot be compared yet. Without a step and something that is missing it changed
+    while it was read."""
 
     step: Step | None = None
-    """The replica has not reached this step; None: the file changed while it was read."""
+    """The replica has not reached this step."""
     at: int = 0
     """The replica's step."""
+    run: RunDir | None = None
+    """Of the job whose replica that is."""
+    lacks: Finding | None = None
+    """What is missing in a folder that may become whole."""
 
 
 def named_step(path: Path, folder: Path) -> Step | None:
     """The step that a path's name below the watched folder states, the innermost one; None:
     none."""
     for part in reversed(path.relative_to(folder).parts):
-        if told := _NAMED_STEP.findall(part):
+        if told := STEP_IN_NAME.findall(part):
             return Step(int(told[-1]))
     return None
 
@@ -72,18 +84,33 @@ def audit_file(
     OSError if the audit cannot be written down."""
     named = named_step(one.path, folder)
     try:
-        own, template = _read(where, one.path, named)
+        of_job = read_for_job(where, folder, one.path, named, earlier)
     except (FlowCheckError, OSError) as error:
-        return file_line(folder, one, _finding_of(error))
-    if stamp_of(one) != one.stamp:
-        return file_line(folder, one, VANISHED()) if stamp_of(one) is None else NotYet()
+        reason = file_error_of(error, one.path)
+        lacks = NotYet(lacks=reason) if reason.is_any_of(*INCOMPLETE) else None
+        return _changed(folder, one) or lacks or file_line(folder, one, reason)
+    if (changed := _changed(folder, one)) is not None:
+        return changed
+    told = _held_against(folder, one, of_job, [f for f in earlier if f.job == of_job.number])
+    if isinstance(told, AuditedFile):
+        return msgspec.structs.replace(told, job=of_job.number)
+    if isinstance(told, FileHeal):
+        return replace(told, line=msgspec.structs.replace(told.line, job=of_job.number))
+    return told
+
+
+def _held_against(
+    folder: Path, one: Candidate, of_job: FileOfJob, earlier: Sequence[AuditedFile]
+) -> AuditedFile | NotYet | FileHeal:
+    """What comes of a file that was read. earlier: files of its job."""
+    own, template = of_job.run, of_job.template
     if _states_are_unnamed(template):
         return file_line(folder, one, STATES_UNNAMED(), step=template.step)
-    at, life = _newest(own), incarnation_of(own)
+    at, life = of_job.at, incarnation_of(own)
     if at is not None and life.lacking is not None and template.step >= life.lacking:
         told = given_to_waiting(own, template, one.path)
         if told is None:
-            return NotYet(template.step, at)
+            return NotYet(template.step, at, run=own)
         line = file_line(
             folder,
             one,
@@ -93,11 +120,11 @@ def audit_file(
         )
         return msgspec.structs.replace(line, heal=told)
     if at is not None and template.step > at:
-        return NotYet(template.step, at)
+        return NotYet(template.step, at, run=own)
     try:
         found = audits.compare_with_replica(own, template, one.path)
     except (FlowCheckError, OSError) as error:
-        return _not_comparable(own, folder, one, template, _finding_of(error))
+        return _not_comparable(own, folder, one, template, file_error_of(error, one.path))
     why = audits.evidence_in(own, template, found)
     audits.append_audit_line(own, found, one.path, template, why)
     line = file_line(
@@ -113,20 +140,9 @@ def audit_file(
         return msgspec.structs.replace(line, outcome=FileOutcome.DIFFERS, why=why)
     if (wrong := _wrong_file(folder, one, template, earlier)) is not None:
         return msgspec.structs.replace(line, outcome=FileOutcome.STALE, why=(wrong,))
+    if found.rounded_to is not None:
+        line = msgspec.structs.replace(line, why=(COMPARED_ROUNDED(found.rounded_to),))
     return with_heal(own, template, found, line, incarnation=life.number)
-
-
-def _read(where: RunDir, file: Path, named: Step | None) -> tuple[RunDir, CheckpointTemplate]:
-    """The job's run directory, and the file as a template of its replica. A file that does not
-    tell its step is of the step that its name states."""
-    try:
-        own = audits.run_of_file(where, file)
-        return own, audits.read_checkpoint_template(own, file)
-    except StateError as error:
-        if named is None or not error.finding.is_any_of(STEP_UNKNOWN):
-            raise
-    own = audits.run_of_file(where, file, named)
-    return own, audits.read_checkpoint_template(own, file, named)
 
 
 def _states_are_unnamed(template: CheckpointTemplate) -> bool:
@@ -134,14 +150,6 @@ def _states_are_unnamed(template: CheckpointTemplate) -> bool:
     parameter each belongs to is unknown, so that they would all count as missing."""
     state = {} if template.optimizer is None else template.optimizer["state"]
     return bool(state) and not any(number in state for number in template.order)
-
-
-def _newest(where: RunDir) -> int | None:
-    """The replica's newest step in memory; None: it is in memory no more."""
-    try:
-        return max(peek_versions(where.replica)[1], default=0)
-    except (FlowCheckError, OSError):
-        return None
 
 
 def _not_comparable(
@@ -199,12 +207,12 @@ def _has_state(template: CheckpointTemplate) -> bool:
     return template.optimizer is not None and bool(template.optimizer["state"])
 
 
-def _finding_of(error: FlowCheckError | OSError) -> Finding:
-    if isinstance(error, FlowCheckError):
-        return error.finding
-    if isinstance(error, FileNotFoundError):
-        return VANISHED()
-    return ERROR_TEXT(kind=type(error).__name__, text=str(error))
+def _changed(folder: Path, one: Candidate) -> AuditedFile | NotYet | None:
+    """What came of a file that was removed, or changed, since it was looked at; None: neither."""
+    now = stamp_of(one)
+    if now is None:
+        return file_line(folder, one, VANISHED())
+    return NotYet() if now != one.stamp else None
 
 
 def file_line(

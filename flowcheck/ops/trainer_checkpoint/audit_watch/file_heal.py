@@ -11,16 +11,17 @@ from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.base_checkpoints import NO_UPDATER
 from flowcheck.findings.catalog.file_audits import (
     ELEMENTS_HEALED,
+    HEAL_ROUNDED,
     HEAL_UNPROVED,
     HEAL_WITHOUT_STATE,
     HEALED_BY_DIGESTS,
     HEALED_UNCOUNTED,
     NOT_HEALED,
 )
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
 from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import file_error_of
 from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections, sections_of_elements
 from flowcheck.replica.optimizer import state_section_names
@@ -70,7 +71,7 @@ class FileHeal:
         except (FlowCheckError, OSError) as error:
             if isinstance(error, StateError) and error.finding.is_any_of(ANOTHER_REQUEST):
                 return None
-            return self.failed(_finding_of(error))
+            return self.failed(file_error_of(error, Path(self.line.file)))
         if answer.refused is not None:
             return self.failed(answer.refused)
         records = read_heal_records(self.run)
@@ -106,7 +107,7 @@ def with_heal(
     try:
         patch = _patch(run, template, found)
     except (FlowCheckError, OSError) as error:
-        patch = _finding_of(error)
+        patch = file_error_of(error, Path(line.file))
     if isinstance(patch, Finding):
         return msgspec.structs.replace(line, heal=NOT_HEALED(patch))
     return line if patch is None else FileHeal(run, line, found, patch, incarnation)
@@ -122,7 +123,7 @@ def given_to_waiting(run: RunDir, template: CheckpointTemplate, file: Path) -> F
         check_settings(template, optimizer_of_run(run), layout, str(file))
         return end_wait(run, template, file)
     except (FlowCheckError, OSError) as error:
-        found = _finding_of(error)
+        found = file_error_of(error, file)
         return None if found.is_any_of(ANOTHER_REQUEST, REQUEST_WITHDRAWN) else NOT_HEALED(found)
 
 
@@ -139,6 +140,8 @@ def _patch(
         return None
     if not len(healable_elements(losses, found.step, at)):
         return PATCH_HEALS_NOTHING(step=found.step, at=at)
+    if found.rounded_to is not None:
+        return HEAL_ROUNDED(found.rounded_to)
     if not found.compared_parameters:
         return HEAL_UNPROVED(found.step)
     job, optimizer = known_training(run), optimizer_of_run(run)
@@ -156,9 +159,3 @@ def _keeps_state(description: Description) -> bool:
         section.name != state_section_names.PARAMETERS
         for section in sections_of_elements(description)
     )
-
-
-def _finding_of(error: FlowCheckError | OSError) -> Finding:
-    if isinstance(error, FlowCheckError):
-        return error.finding
-    return ERROR_TEXT(kind=type(error).__name__, text=str(error))

@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.file_audits import (
     KILLED_THE_WATCH,
     NO_ROOM,
     NOT_WHOLE,
+    PARTS_REMOVED,
     STEP_NOT_REACHED_YET,
     STILL_CHANGES,
     THERE_BEFORE,
@@ -63,6 +64,8 @@ class _Waiting:
     """Looks in which it stood still."""
     ahead: NotYet | None = None
     """The step that the replica has to reach first."""
+    lacks: Finding | None = None
+    """What its reader or an earlier look says is missing, as long as it does not change."""
 
 
 @dataclass(slots=True)
@@ -90,6 +93,8 @@ class FolderWatch:
     _done: set[tuple[str, str]] = field(default_factory=set)
     """(path, stamp) of everything that is not looked at again."""
     _waiting: dict[Path, _Waiting] = field(default_factory=dict)
+    _folders: dict[Path, Candidate] = field(default_factory=dict)
+    """Folders that were taken and are there still, to be known while they are removed."""
     _healing: list[_Healing] = field(default_factory=list)
     _said: set[Finding] = field(default_factory=set)
 
@@ -183,6 +188,8 @@ class FolderWatch:
 
     def _note(self, found: tuple[Candidate, ...]) -> None:
         now_s = time.monotonic()
+        for path in self._folders.keys() - {one.path for one in found}:
+            del self._folders[path]
         for path in self._waiting.keys() - {one.path for one in found}:
             self._take(file_line(self._folder, self._waiting[path].one, VANISHED()))
         for one in found:
@@ -194,31 +201,37 @@ class FolderWatch:
             elif _is_none(one):
                 self._waiting.pop(one.path, None)
                 self._done.add((str(one.path), one.stamp))
+            elif (taken := self._folders.get(one.path)) is not None and one.lost_parts_of(taken):
+                self._done.add((str(one.path), one.stamp))  # it was taken, and is being removed
             else:
-                self._waiting[one.path] = _Waiting(one, now_s)
+                removed = known is not None and one.lost_parts_of(known.one)
+                lacks = PARTS_REMOVED() if removed else None
+                self._waiting[one.path] = _Waiting(one, now_s, lacks=lacks)
 
     def _try(self, waiting: _Waiting) -> None:
         one = waiting.one
         if waiting.looks < 2 or (waiting.ahead is not None and not self._reached(waiting.ahead)):
             return self._expire(waiting)
         try:
-            unfinished = candidates.unfinished_reason(one)
+            if self._unfinished(waiting) is not None:
+                return self._expire(waiting)
         except OSError:
-            return  # it is gone at the next look
-        if unfinished is not None:
-            return self._expire(waiting)
+            return None  # it is gone at the next look
         self._write(file_line(self._folder, one, STILL_CHANGES(), outcome=FileOutcome.READING))
         told = audit_file(self.where, self._folder, one, self._earlier[-EARLIER_MAX:])
         if isinstance(told, NotYet):
+            if told.lacks is not None:
+                waiting.lacks = told.lacks
+                return self._expire(waiting)
             if told.step is None:
-                del self._waiting[one.path]  # it changed: the next look takes it up anew
+                waiting.looks = 0  # it changed: the next look takes it up anew, or tells its end
             elif waiting.ahead is None or waiting.ahead.at != told.at:
                 waiting.ahead, waiting.since_s = told, time.monotonic()
             return None
         if isinstance(told, FileHeal):
             # From here on the file itself is not needed: it may be removed, or change.
             self._done.add((str(one.path), one.stamp))
-            del self._waiting[one.path]
+            self._leave(one)
             healing = _Healing(told, time.monotonic())
             self._healing.append(healing)
             return self._heal(healing)
@@ -243,10 +256,17 @@ class FolderWatch:
     def _reached(self, ahead: NotYet) -> bool:
         from flowcheck.replica.state_file.file_header import peek_versions
 
+        run = ahead.run or self.where
         try:
-            return max(peek_versions(self.where.replica)[1], default=0) >= (ahead.step or 0)
+            return max(peek_versions(run.replica)[1], default=0) >= (ahead.step or 0)
         except (FlowCheckError, OSError):
             return True  # the chain ended: what is left is compared with its digests
+
+    @staticmethod
+    def _unfinished(waiting: _Waiting) -> Finding | None:
+        """Why its writer is not done with it; None: nothing says so. Raises OSError."""
+        still_s = time.monotonic() - waiting.since_s
+        return waiting.lacks or candidates.unfinished_reason(waiting.one, still_s)
 
     def _expire(self, waiting: _Waiting) -> None:
         if time.monotonic() - waiting.since_s > self.settings.wait_s:
@@ -258,7 +278,7 @@ class FolderWatch:
             why = STEP_NOT_REACHED_YET(step=ahead.step, at=ahead.at, limit_s=limit_s)
             return self._take(file_line(self._folder, one, why, step=ahead.step))
         try:
-            reason = candidates.unfinished_reason(one) or STILL_CHANGES()
+            reason = self._unfinished(waiting) or STILL_CHANGES()
         except OSError:
             return self._take(file_line(self._folder, one, VANISHED()))
         why = NOT_WHOLE(why=reason, limit_s=limit_s)
@@ -269,12 +289,17 @@ class FolderWatch:
         self._done.add(key)
         waiting = self._waiting.get(Path(file.file))
         if waiting is not None and waiting.one.stamp == file.stamp:
-            del self._waiting[waiting.one.path]
+            self._leave(waiting.one)
         self.taken.append(file)
         if file.outcome in COMPARED:
             self._earlier.append(file)
         self.tell(file)
         self._write(file)
+
+    def _leave(self, one: Candidate) -> None:
+        del self._waiting[one.path]
+        if one.folder:
+            self._folders[one.path] = one
 
     def _write(self, file: AuditedFile) -> None:
         audits.append_record(self.where, self.where.audit_files, file, durable=False)

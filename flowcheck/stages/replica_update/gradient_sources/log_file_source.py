@@ -125,10 +125,7 @@ class LoggedGradient:
 
     iteration: Iteration
     data: NDArray[np.uint8]
-
-    @property
-    def unbelieved(self) -> Sequence[Range]:
-        return ()
+    unbelieved: Sequence[Range] = ()
 
     def certain(self) -> bool:
         """True: whoever wrote the record had already checked that nothing contradicts it."""
@@ -137,6 +134,10 @@ class LoggedGradient:
     @property
     def doubted(self) -> bool:
         return False
+
+
+def _lacking_bytes(log: GradientLog, index: int) -> int:
+    return sum(stop - start for start, stop in log.lacks(index))
 
 
 class LogFileSource:
@@ -263,17 +264,18 @@ class LogFileSource:
         return self._ascending[at] if at < len(self._ascending) else None
 
     def _read(self, iteration: Iteration) -> LoggedGradient | None:
-        """The iteration from the first file that has it undamaged; None: no file has."""
+        """The iteration from the file that has most of it undamaged; None: no file has it."""
         if iteration in self._changed:
             return None
-        for file, log, index in self._places.get(iteration, ()):
+        places = self._places.get(iteration, ())
+        for file, log, index in sorted(places, key=lambda place: _lacking_bytes(*place[1:])):
             try:
                 data = log.read(index)
             except StateError:
                 self._changed[iteration] = file
                 continue
             self._changed.pop(iteration, None)
-            return LoggedGradient(iteration, data)
+            return LoggedGradient(iteration, data, log.lacks(index))
         return None
 
     def _why_ended(self) -> Finding | None:

@@ -27,6 +27,11 @@ class ShardGradient:
     shard: GradientShard
     generation: int
     iteration: Iteration
+    refused_if_different: bool
+    """Whether copies that differ keep it from being applied; else it goes on without all its
+    bytes."""
+    different: bool
+    """Whether two copies of it differed when it was looked at."""
 
     @property
     def data(self) -> NDArray[np.uint8]:
@@ -36,25 +41,23 @@ class ShardGradient:
     def unbelieved(self) -> Sequence[Range]:
         """The missing ranges. Where two copies differ, all of it: neither copy is used, and nothing
         tells where they differ."""
-        if self.shard.conflict_bytes(self.generation):
+        if self.different:
             return ((0, self.shard.gradient_bytes),)
         if self.shard.generation_state(self.generation) == GenerationState.COMPLETE:
             return ()
         return self.shard.missing(self.generation)
 
     def certain(self) -> bool:
-        """Whether no two copies of it differ so far; if two do, a mark in the shard tells the
-        extractor."""
-        shard, generation = self.shard, self.generation
-        if shard.generation_state(generation) != GenerationState.COMPLETE:
-            return True  # of a partial one nothing more comes
-        if shard.conflict_bytes(generation):
-            shard.mark_conflicting(generation)
-        return not shard.is_conflicting(generation)
+        """Whether no copy of it differs since it was looked at; if one does, a mark in the shard
+        tells the extractor that nothing of it is taken."""
+        if self.shard.conflict_bytes(self.generation):
+            self.shard.mark_conflicting(self.generation)
+        return not self.doubted
 
     @property
     def doubted(self) -> bool:
-        return self.shard.is_conflicting(self.generation)
+        believed = self.refused_if_different or not self.different
+        return believed and self.shard.is_conflicting(self.generation)
 
 
 class ShardCoverage:
@@ -119,8 +122,9 @@ def shard_progress(shard: GradientShard) -> SourceProgress:
 class ShardSource:
     """The updater's side of the shard: the only writer of its applied iteration."""
 
-    def __init__(self, shard: GradientShard) -> None:
-        self._shard = shard
+    def __init__(self, shard: GradientShard, *, taints: bool = False) -> None:
+        """taints: what came of a PARTIAL iteration is applied as a step of its own."""
+        self._shard, self._taints = shard, taints
         self._coverage = ShardCoverage(shard)
 
     @property
@@ -143,8 +147,12 @@ class ShardSource:
         generation = self._shard.generation_of(iteration)
         if generation is None:
             return None
-        over = self._shard.generation_state(generation) in TO_APPLY
-        return ShardGradient(self._shard, generation, iteration) if over else None
+        state = self._shard.generation_state(generation)
+        if state not in TO_APPLY:
+            return None
+        refused = state == GenerationState.COMPLETE or self._taints
+        different = self._shard.conflict_bytes(generation) > 0
+        return ShardGradient(self._shard, generation, iteration, refused, different)
 
     def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         generation = self._shard.generation_of(iteration)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flowcheck.config import OptimizerConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
@@ -21,6 +22,7 @@ from flowcheck.stages.replica_update.gradient_sources.shard_source import (
     shard_progress,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.learned_job import FollowedData
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
@@ -32,14 +34,15 @@ class SourceKind:
     is_there: Callable[[RunDir], bool]
     """Whether a run has one by now, and what must be known of its training job, so that it can
     be opened."""
-    open: Callable[[RunDir, TrainingFacts, int], GradientSource]
-    """With what is known of the training job, and its iterations per step."""
+    open: Callable[[RunDir, TrainingFacts, OptimizerConfig], GradientSource]
+    """With what is known of the training job, and its optimizer."""
     progress: Callable[[RunDir], SourceProgress | None]
     """How far a run's source is, without changing anything; None: it has no such source."""
 
 
-def _open_shard(run: RunDir, _training: TrainingFacts, _each: int) -> GradientSource:
-    return ShardSource(GradientShard.open(run.shard))
+def _open_shard(run: RunDir, training: TrainingFacts, optimizer: OptimizerConfig) -> GradientSource:
+    taints = training.kind is FollowedData.GRADIENTS and optimizer.per_element
+    return ShardSource(GradientShard.open(run.shard), taints=taints)
 
 
 def _shard_progress(run: RunDir) -> SourceProgress | None:
@@ -53,7 +56,7 @@ SOURCE_KINDS = (
     SourceKind(
         name="gradient_log",
         is_there=lambda run: has_log_record(run) and is_training_known(run),
-        open=open_logs,
+        open=lambda run, training, optimizer: open_logs(run, training, optimizer.synced_backwards),
         progress=log_progress,
     ),
     SourceKind(
