@@ -3,6 +3,8 @@ is gone. Judged by torch's own optimizer in the trainer."""
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,12 +28,14 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_BEHIND,
     JOURNAL_DIFFERS,
     JOURNAL_ENDS,
+    JOURNAL_FOLDER_UNREADABLE,
     JOURNAL_GAP,
     JOURNAL_GOES_ON,
     JOURNAL_LEADS_NOWHERE,
     JOURNAL_LEFT_WAITING,
     JOURNAL_NO_ROOM,
     JOURNAL_REPLACED,
+    JOURNAL_STOPPED,
     JOURNAL_TOO_SMALL,
     JOURNAL_UNREADABLE,
 )
@@ -50,7 +54,7 @@ from flowcheck.replica.state_file.state_file import StateFile
 from flowcheck.replica.step_journal import journal_writer
 from flowcheck.replica.step_journal.journal_folder import SEGMENTS_LEAST, JournalFolder
 from flowcheck.replica.step_journal.journal_reader import journals_below
-from flowcheck.replica.step_journal.journal_records import read_figures
+from flowcheck.replica.step_journal.journal_records import JournalLine, read_figures
 from flowcheck.replica.step_journal.waiting_entries import SLOTS_MOST, WaitingEntries
 from flowcheck.replica.taint import TaintLog
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
@@ -389,6 +393,22 @@ def test_where_every_later_step_is_tainted_the_save_is_the_newest_exact_one(
     assert again(tmp_path, tainted=True).snapshot.step == STEPS
 
 
+@pytest.mark.parametrize("what", [errno.ENOENT, errno.ENOTDIR, errno.ELOOP])
+def test_a_folder_that_is_none_is_named_with_what_the_kernel_says(
+    kept: Kept, tmp_path: Path, what: int
+) -> None:
+    kept.steps(1, STEPS)
+    kept.written()
+    (tmp_path / "kept").rename(tmp_path / "elsewhere")
+    if what == errno.ENOTDIR:
+        (tmp_path / "kept").write_text("a file")
+    elif what == errno.ELOOP:  # as for what may not be read, which root may
+        (tmp_path / "kept").symlink_to("kept")
+    told = {"folder": tmp_path / "kept", "error": os.strerror(what)}
+    with refused_as(JOURNAL_FOLDER_UNREADABLE, **told):
+        again(tmp_path)
+
+
 @pytest.mark.parametrize("hurt", ["gradient", "line", "digest", "gone", "all"])
 def test_what_is_damaged_ends_the_steps_there_and_is_named(
     kept: Kept, tmp_path: Path, hurt: str
@@ -497,6 +517,74 @@ def test_a_full_disk_costs_the_journal_alone_and_is_told_once(
     own.written()
     assert again(tmp_path).snapshot.step == 4
     own.close()
+
+
+def test_a_disk_that_stays_full_costs_no_kept_step_and_leaves_no_files(
+    tmp_path: Path, told: list[Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Kept(tmp_path, told)
+    for step in range(1, SEGMENTS_LEAST):
+        own.steps(step, step)
+        own.again()
+
+    def there() -> tuple[list[str], int]:
+        own.wait_for_disk()
+        names = sorted(path.name for path in (tmp_path / "kept").iterdir())
+        return names, len(list(Path("/proc/self/fd").iterdir()))
+
+    before = there()
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(DirectFile, "put", no_room)
+    own.steps(SEGMENTS_LEAST, 20)
+    monkeypatch.setattr(os, "fsync", no_room)  # it fails as the segment is begun
+    own.steps(21, 30)
+    assert there() == before
+    [reader] = journals_below(tmp_path / "kept")
+    assert [line.step for line in reader.lines] == list(range(1, SEGMENTS_LEAST))
+    own.close()
+
+
+def test_a_fault_of_the_writer_is_told_and_costs_no_step(
+    tmp_path: Path, told: list[Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("no such case")
+
+    monkeypatch.setattr(JournalFolder, "append", fails)
+    own = Kept(tmp_path, told)
+    own.steps(1, SLOTS_MOST + 3, hasty=True)
+    own.written()
+    assert own.replica.step == SLOTS_MOST + 3
+    assert JOURNAL_STOPPED.code in [one.code for one in told]
+    figures = read_figures(tmp_path / "kept-steps.json")
+    assert figures is not None and figures.why_not is not None
+    assert figures.why_not.is_any_of(JOURNAL_STOPPED)
+    own.replica.close()
+
+
+def test_a_head_torn_by_a_kill_takes_no_slot_and_no_other_entry(tmp_path: Path) -> None:
+    entries = WaitingEntries(tmp_path / "waiting", 4096)
+    lines = [JournalLine(before=(Step(n), "a"), behind=(Step(n + 1), "b")) for n in range(20)]
+    gradient = np.arange(1024, dtype=np.float32)
+    assert all(entries.put(line, [gradient]) for line in lines[:SLOTS_MOST])
+    raw = bytearray((tmp_path / "waiting").read_bytes())
+    head = next(n for n in range(4096, len(raw), 8) if raw[n] == 2)  # its sequence
+    raw[head + 7] = 0xFF
+    (tmp_path / "waiting").write_bytes(raw)
+    entries = WaitingEntries(tmp_path / "waiting", 4096)
+    left = [lines[0], *lines[2:SLOTS_MOST]]
+    assert [entry.line for entry in entries.waiting()] == left
+    assert entries.put(lines[SLOTS_MOST], [gradient])
+    assert not entries.put(lines[SLOTS_MOST + 1], [gradient])
+    held = entries.waiting()
+    assert [entry.line for entry in held] == [*left, lines[SLOTS_MOST]]
+    assert all(entry.payload[:4096].tobytes() == gradient.tobytes() for entry in held)
+    del held
+    other = WaitingEntries(tmp_path / "waiting", 5000)  # of another model: nothing of it is left
+    assert not other.waiting()
 
 
 def test_room_is_made_where_the_file_system_is_fuller_than_the_bound_says(

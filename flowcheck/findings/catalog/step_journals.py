@@ -28,6 +28,10 @@ JOURNAL_NO_MEMORY = Entry(
     "{folder}: no steps are kept there, as {file} cannot have {size_bytes:,} bytes: {error}",
     remedy="Lower `keep_bytes` of `[replica]`, or give the chain more shared memory.",
 )
+JOURNAL_STOPPED = Entry(
+    "journal.stopped",
+    "{folder}: nothing is kept there any more, as what writes it failed: {error}",
+)
 JOURNAL_LEFT_WAITING = Entry(
     "journal.left_waiting",
     "{folder}: at the end {count} entries waited for the disk, from step {step} on; they are lost "
@@ -56,6 +60,12 @@ JOURNAL_UNREADABLE = Entry(
     "{file}: the gradient of step {step} is not there, or not whole",
     cause="The machine died before the disk had it, or the file was damaged since.",
     remedy="Restore an earlier step: `--step N`.",
+)
+JOURNAL_FOLDER_UNREADABLE = Entry(
+    "journal.folder_unreadable",
+    "{folder}: cannot be read as a folder of gradients: {error}",
+    remedy="Name the folder that `[gradient_log] folder` of the job file names, as a user that may "
+    "read it.",
 )
 JOURNAL_LEADS_NOWHERE = Entry(
     "journal.leads_nowhere",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_DIFFERS,
     JOURNAL_EMPTY,
     JOURNAL_ENDS,
+    JOURNAL_FOLDER_UNREADABLE,
     JOURNAL_GAP,
     JOURNAL_HOLDS,
     JOURNAL_LEADS_NOWHERE,
@@ -135,13 +137,18 @@ def _journal_of(base: Snapshot, checkpoint: Path, journal: Path) -> JournalReade
     """The entries of the replica that had the base: those of other jobs are let go."""
     held: list[Step] = []
     at = base.step, base.digest
-    for reader in journals_below(journal):
-        if any(at in (line.before, line.behind) for line in reader.lines):
-            return reader
-        held += [line.step for line in reader.lines]
+    try:
+        os.scandir(journal).close()
+        for reader in journals_below(journal):
+            if any(at in (line.before, line.behind) for line in reader.lines):
+                return reader
+            held += [line.step for line in reader.lines]
+    except OSError as error:
+        told = {"folder": error.filename or journal, "error": error.strerror}
+        raise StateError(JOURNAL_FOLDER_UNREADABLE(**told)) from error
     what = JOURNAL_HOLDS(first=min(held), last=max(held)) if held else JOURNAL_EMPTY()
-    told = {"folder": journal, "step": base.step, "checkpoint": checkpoint}
-    raise StateError(JOURNAL_LEADS_NOWHERE(held=what, **told))
+    named = {"folder": journal, "step": base.step, "checkpoint": checkpoint}
+    raise StateError(JOURNAL_LEADS_NOWHERE(held=what, **named))
 
 
 class _Edges:

@@ -74,6 +74,7 @@ class SegmentFigures(NamedTuple):
     segment: Segment
     size_bytes: int
     steps: tuple[Step, ...]
+    """The first and the last; (): none."""
 
 
 class _OpenSegment:
@@ -86,13 +87,14 @@ class _OpenSegment:
         self.size_bytes = 0
         new = os.O_RDWR | os.O_CREAT | os.O_EXCL
         self._lines = open_private(segment.lines, new | os.O_APPEND)
+        self._gradients = -1
         try:
             self._gradients = _open_gradients(segment.gradients, new, payload_bytes)
+            self._file = DirectFile(self._gradients, segment.gradients.name, 0)
+            _sync_folder(segment.lines.parent)
         except BaseException:
-            os.close(self._lines)
+            self.give_up()
             raise
-        self._file = DirectFile(self._gradients, segment.gradients.name, 0)
-        _sync_folder(segment.lines.parent)
 
     def append(self, entries: Sequence[WaitingEntry], gaps: Sequence[StateId | None]) -> None:
         """Writes them, to the disk. gaps: [entry] what `gap_from` is to be."""
@@ -116,10 +118,19 @@ class _OpenSegment:
         self.steps += [entry.line.step for entry in entries]
 
     def close(self) -> SegmentFigures:
-        taken = sum(os.fstat(one).st_blocks * 512 for one in (self._lines, self._gradients))
-        os.close(self._lines)
-        os.close(self._gradients)
-        return SegmentFigures(self.segment, taken, tuple(self.steps))
+        self._close()
+        return SegmentFigures(self.segment, _size_bytes(self.segment), _ends(self.steps))
+
+    def give_up(self) -> None:
+        """Closes it where it holds no entry: its files are to be gone, however often that is."""
+        self._close()
+        _remove(self.segment)
+
+    def _close(self) -> None:
+        for descriptor in (self._lines, self._gradients):
+            with suppress(OSError):  # what had to be on the disk was synced
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def _open_gradients(path: Path, flags: int, payload_bytes: int) -> int:
@@ -133,6 +144,25 @@ def _open_gradients(path: Path, flags: int, payload_bytes: int) -> int:
             raise
         path.unlink(missing_ok=True)  # some file systems refuse it once the file is there
         return open_private(path, flags)
+
+
+def _ends(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return (steps[0], steps[-1]) if steps else ()
+
+
+def _remove(segment: Segment) -> None:
+    """Raises OSError. Its lines last: without them nobody would find the bytes again."""
+    segment.gradients.unlink(missing_ok=True)
+    segment.lines.unlink(missing_ok=True)
+
+
+def _size_bytes(segment: Segment) -> int:
+    """On disk."""
+    size_bytes = 0
+    for file in segment.lines, segment.gradients:
+        with suppress(FileNotFoundError):
+            size_bytes += file.lstat().st_blocks * 512
+    return size_bytes
 
 
 def _sync_folder(folder: Path) -> None:
@@ -167,7 +197,7 @@ class JournalFolder:
     def steps(self) -> tuple[Step | None, Step | None]:
         """The oldest and the newest step that are kept."""
         held = [one.steps for one in self._segments if one.steps]
-        held += [tuple(self._open.steps)] if self._open is not None and self._open.steps else []
+        held += [_ends(self._open.steps)] if self._open is not None and self._open.steps else []
         return (held[0][0], held[-1][-1]) if held else (None, None)
 
     @property
@@ -205,7 +235,10 @@ class JournalFolder:
         while self.size_bytes + needed > self._size_bytes and self._drop_oldest():
             pass
         if self._open is None:
-            make_folder(self._folder)
+            if not self._folder.is_dir():
+                make_folder(self._folder)
+                with suppress(PermissionError):  # of a folder that this user may not read
+                    _sync_folder(self._folder.parent)
             number = max((one.number for one in segments_in(self._folder)), default=0) + 1
             name = f"steps-{number:06}-from-{entries[0].line.step}{LINES}"
             self._open = _OpenSegment(Segment(number, self._folder / name), self._payload_bytes)
@@ -215,26 +248,25 @@ class JournalFolder:
         """Takes away the oldest segment but the open one. Whether there was one."""
         if not self._segments:
             return False
-        one = self._segments.popleft().segment
-        one.gradients.unlink(missing_ok=True)
-        one.lines.unlink(missing_ok=True)
+        _remove(self._segments[0].segment)
+        self._segments.popleft()
         return True
 
     def _end_segment(self) -> None:
-        if self._open is not None:
-            ended, self._open = self._open, None
+        if self._open is None:
+            return
+        ended, self._open = self._open, None
+        if ended.steps:
             self._segments.append(ended.close())
+        else:
+            ended.give_up()
 
     def close(self) -> None:
         self._end_segment()
 
 
 def _figures(segment: Segment) -> SegmentFigures:
-    size_bytes = 0
-    for file in segment.lines, segment.gradients:
-        with suppress(FileNotFoundError):
-            size_bytes += file.lstat().st_blocks * 512
     steps: tuple[Step, ...] = ()
     with suppress(OSError, ConfigError):  # what cannot be read keeps no step
-        steps = tuple(line.step for line in lines_of(segment))
-    return SegmentFigures(segment, size_bytes, steps)
+        steps = _ends([line.step for line in lines_of(segment)])
+    return SegmentFigures(segment, _size_bytes(segment), steps)

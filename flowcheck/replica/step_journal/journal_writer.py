@@ -22,6 +22,7 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_LEFT_WAITING,
     JOURNAL_NO_MEMORY,
     JOURNAL_NO_ROOM,
+    JOURNAL_STOPPED,
     JOURNAL_TOO_SMALL,
 )
 from flowcheck.findings.finding import Finding
@@ -65,6 +66,8 @@ class StepJournal:
         self._lock = threading.Condition()
         self._findings: deque[Finding] = deque()
         self._told: Finding | None = None
+        self._stopped: Finding | None = None
+        """Why the thread has ended before its time."""
         self._gap_from: StateId | None = None
         self._disk_gap_from: StateId | None = None
         self._closing = self._has_new = False
@@ -75,8 +78,8 @@ class StepJournal:
             return
         try:
             self._waiting = WaitingEntries(waiting, gradient_bytes)
-        except OSError as error:
-            what = {"size_bytes": waiting_bytes(gradient_bytes), "error": _text(error)}
+        except (OSError, FlowCheckError) as error:
+            what = {"size_bytes": waiting_bytes(gradient_bytes), "error": _why(error)}
             self._keep_none(JOURNAL_NO_MEMORY(folder=folder, file=waiting, **what))
             return
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
@@ -97,7 +100,7 @@ class StepJournal:
             self._wake()
             return
         else:
-            what = JOURNAL_BEHIND(folder=self._folder, step=line.step)
+            what = self._stopped or JOURNAL_BEHIND(folder=self._folder, step=line.step)
         self._gap_from = self._gap_from or line.before
         self._leave_out(1, what)
         self._wake()
@@ -132,6 +135,15 @@ class StepJournal:
             self._lock.notify()
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # nobody else would tell that nothing is kept any more
+            self._stopped = JOURNAL_STOPPED(folder=self._folder, error=repr(error))
+            self._leave_out(0, self._stopped)
+            with suppress(Exception):
+                self._write_figures()
+
+    def _work(self) -> None:
         assert self._waiting is not None
         while True:
             entries = self._waiting.waiting()
@@ -156,8 +168,7 @@ class StepJournal:
         except (OSError, FlowCheckError) as error:
             first = entries[0].line
             self._disk_gap_from = gaps[0] or first.before
-            why = error.finding if isinstance(error, FlowCheckError) else _text(error)
-            what = JOURNAL_NO_ROOM(folder=self._folder, step=first.step, error=why)
+            what = JOURNAL_NO_ROOM(folder=self._folder, step=first.step, error=_why(error))
             self._leave_out(len(entries), what)
         else:
             self._disk_gap_from = None
@@ -195,9 +206,11 @@ class StepJournal:
                 not_kept=self._not_kept,
                 why_not=self._told,
             )
-        with suppress(OSError):  # a full disk is told of elsewhere
+        with suppress(OSError, FlowCheckError):  # a full disk is told of elsewhere
             write_atomically(self._figures, msgspec.json.encode(figures), durable=False)
 
 
-def _text(error: OSError) -> str:
+def _why(error: OSError | FlowCheckError) -> Finding | str:
+    if isinstance(error, FlowCheckError):
+        return error.finding
     return error.strerror or os.strerror(error.errno or 0)

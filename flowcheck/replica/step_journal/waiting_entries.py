@@ -75,6 +75,8 @@ class WaitingEntries:
         head = _FILE.pack(_MAGIC, self._slots, self._slot_bytes)
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
+            if os.pread(descriptor, _FILE.size, 0) != head:
+                os.ftruncate(descriptor, 0)  # holes read as slots that are empty
             page_bytes = max(os.fstatvfs(descriptor).f_bsize, mmap.PAGESIZE)
             size_bytes = -(-waiting_bytes(payload_bytes) // page_bytes) * page_bytes
             os.posix_fallocate(descriptor, 0, size_bytes)
@@ -83,11 +85,12 @@ class WaitingEntries:
             self._map = mmap.mmap(descriptor, size_bytes, flags)
         finally:
             os.close(descriptor)
-        if self._map[: _FILE.size] != head:
-            for slot in range(self._slots):
-                self._empty(slot)
-            self._map[: _FILE.size] = head
-        self._sequence = max((self._sequence_of(slot) for slot in range(self._slots)), default=0)
+        self._map[: _FILE.size] = head
+        held = self._held()
+        # A kill within the writing of a head leaves a slot that holds nothing and is not empty.
+        for slot in set(range(self._slots)) - {entry.slot for _, entry in held}:
+            self._empty(slot)
+        self._sequence = max((sequence for sequence, _ in held), default=0)
 
     def put(self, line: JournalLine, parts: Sequence[np.ndarray]) -> bool:
         """Has an entry wait; whether there was a slot for it. parts: its bytes, one behind the
@@ -115,11 +118,14 @@ class WaitingEntries:
 
     def waiting(self) -> list[WaitingEntry]:
         """Those that wait, oldest first."""
+        return [entry for _, entry in sorted(self._held(), key=lambda pair: pair[0])]
+
+    def _held(self) -> list[tuple[int, WaitingEntry]]:
+        """[(sequence, entry)] of the slots whose head is whole."""
         found = []
         for slot in range(self._slots):
             begin = self._begin(slot)
-            *told, check = _HEAD.unpack_from(self._map, begin)
-            sequence, text_bytes, size_bytes = told
+            sequence, text_bytes, size_bytes, check = _HEAD.unpack_from(self._map, begin)
             if not sequence or text_bytes > LINE_BYTES:
                 continue
             text = self._map[begin + _HEAD_BYTES : begin + _HEAD_BYTES + text_bytes]
@@ -128,7 +134,7 @@ class WaitingEntries:
             with suppress(*DECODE_ERRORS):
                 line = msgspec.json.decode(text, type=JournalLine)
                 found.append((sequence, WaitingEntry(slot, line, self._payload(slot), size_bytes)))
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        return found
 
     def remove(self, entry: WaitingEntry) -> None:
         """It waits no more."""
