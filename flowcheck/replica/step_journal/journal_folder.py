@@ -56,7 +56,7 @@ def segments_in(folder: Path) -> list[Segment]:
     return []
 
 
-def lines_of(segment: Segment) -> list[JournalLine]:
+def entries_in(segment: Segment) -> list[JournalLine]:
     """Its whole lines; what is no line of a journal is passed over. Raises OSError where it cannot
     be read, ConfigError as `open_private` does."""
     with os.fdopen(open_private(segment.lines, os.O_RDONLY), "rb") as file:
@@ -268,5 +268,5 @@ class JournalFolder:
 def _figures(segment: Segment) -> SegmentFigures:
     steps: tuple[Step, ...] = ()
     with suppress(OSError, ConfigError):  # what cannot be read keeps no step
-        steps = _ends([line.step for line in lines_of(segment)])
+        steps = _ends([line.step for line in entries_in(segment)])
     return SegmentFigures(segment, _size_bytes(segment), steps)

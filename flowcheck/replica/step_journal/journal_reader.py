@@ -12,7 +12,7 @@ import xxhash
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.step_journals import JOURNAL_UNREADABLE
 from flowcheck.private_files import open_private
-from flowcheck.replica.step_journal.journal_folder import Segment, lines_of, segments_in
+from flowcheck.replica.step_journal.journal_folder import Segment, entries_in, segments_in
 from flowcheck.replica.step_journal.journal_records import JournalLine
 
 
@@ -21,7 +21,7 @@ class JournalReader:
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError where it cannot be read, ConfigError as `open_private` does."""
-        held = [(line, one) for one in segments_in(folder) for line in lines_of(one)]
+        held = [(line, one) for one in segments_in(folder) for line in entries_in(one)]
         self.lines = [line for line, _ in held]
         self._segments = {id(line): segment for line, segment in held}
         self._open: tuple[Segment, int] | None = None
