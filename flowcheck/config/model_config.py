@@ -150,7 +150,8 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
     """Folder on a disk for the gradients of applied steps: with a saved checkpoint (`[persist]`)
     they give each later step again after the chain or the machine has died (`flowcheck restore
     --checkpoint SAVED --gradients FOLDER`). No step waits for the disk, but each takes the updater
-    the time to copy its gradient there. None: they are kept in no folder."""
+    the time to copy its gradient in memory, and more on a busy machine. None: they are kept in no
+    folder."""
     folder_bytes: int = 64 << 30
     """Bytes of disk that `folder` may take; the oldest steps are dropped. It should hold the steps
     between two saves. A choice: 64 GiB is 40 steps of 400 million parameters in float32."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.replica_state_errors import (
     BYTES_CHANGED,
-    CLOSED,
     NO_STEPS,
     NOT_KEPT,
     OTHER_OPTIMIZER_THAN,
@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     STEP_IS_OVER,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.committed_replica import CommittedReplica
 from flowcheck.replica.element_patch import (
     ElementPatch,
     not_finite,
@@ -41,18 +42,21 @@ from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.gradient_clipping import gradient_as_stepped
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import (
-    StoredState,
     describe_sections,
-    has_state_mask,
     named_tensors,
-    stored_states,
 )
 from flowcheck.replica.optimizer_step.c_kernel_pass import StepArguments
 from flowcheck.replica.optimizer_step.initial_state import initial_arrays
 from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
-from flowcheck.replica.state_digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
+from flowcheck.replica.state_digest import (
+    DIGEST_BYTES,
+    DigestTable,
+    StateId,
+    state_digest,
+    tensor_digests,
+)
 from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
 from flowcheck.replica.taint import (
@@ -69,94 +73,23 @@ from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 
 
-class CommittedReplica:
-    """The committed step of a state file, and the whole ones before it."""
+class ChangeObserver(Protocol):
+    """Is told of each change of a replica's newest state right before anybody can see it; a kill
+    between the two leaves a change that is told and was not made. It may raise nothing."""
 
-    def __init__(self, state: StateFile) -> None:
-        self._state: StateFile | None = state
-        self.layout: Layout = state.description.layout
+    def step_made(self, before: StateId, behind: StateId, missing: Ranges) -> None:
+        """missing: elements that lacked a byte."""
+        ...
 
-    @property
-    def path(self) -> Path:
-        """Of the state file."""
-        return self._open.path
+    def values_replaced(
+        self, before: StateId, behind: StateId, patch: ElementPatch, *, exact: bool
+    ) -> None:
+        """Tainted elements take values. exact: they are tainted no more."""
+        ...
 
-    @property
-    def commit(self) -> Commit:
-        """The last committed step."""
-        return self._open.commit
-
-    @property
-    def description(self) -> Description:
-        """What the sections are."""
-        return self._open.description
-
-    @property
-    def step(self) -> Step:
-        """The last committed step; 0 before the first."""
-        return self._open.commit.step
-
-    @property
-    def digest(self) -> str:
-        """Hex digest of parameters and optimizer state at `step`."""
-        return self._open.commit.digest.hex()
-
-    def digest_of(self, step: Step) -> str | None:
-        """Likewise of a step that is whole; None: it is not."""
-        found = [commit for commit in self._open.versions if commit.step == step]
-        return found[-1].digest.hex() if found else None
-
-    @property
-    def has_optimizer_state(self) -> bool:
-        """False until the first step."""
-        return self._open.commit.has_optimizer_state
-
-    def parameters(self) -> np.ndarray:
-        """The committed parameters, flat, [layout.elements], read-only and in place.
-
-        Good until the `apply` that overwrites the oldest version: if none is kept, the one after
-        the next.
-        """
-        return self.sections()[state_section_names.PARAMETERS]
-
-    def sections(self) -> dict[str, np.ndarray]:
-        """Every flat array of the committed copy by name, read-only and in place."""
-        return self.sections_of(self._open.commit)
-
-    def sections_of(self, commit: Commit) -> dict[str, np.ndarray]:
-        """Likewise of one of the whole steps."""
-        arrays = self._open.sections(commit.copy)
-        for array in arrays.values():
-            array.flags.writeable = False
-        return arrays
-
-    @property
-    def newest_exact(self) -> Commit | None:
-        """The newest whole step without tainted elements; None: each has some."""
-        exact = [commit for commit in self._open.versions if not commit.tainted]
-        return exact[-1] if exact else None
-
-    def states(self) -> list[dict[str, StoredState]]:
-        """[parameter] what torch keeps of each by torch's names, in place; {} where nothing. Not to
-        be written."""
-        own = stored_states(self.description, self._open.sections(self._open.commit.copy))
-        return [each if has else {} for each, has in zip(own, self.have_state(), strict=True)]
-
-    def have_state(self) -> np.ndarray:
-        """[parameters] bool: those that were ever stepped; torch has no state of the others."""
-        sections = self._open.sections(self._open.commit.copy)
-        return has_state_mask(self.description, sections, stepped=self.has_optimizer_state)
-
-    @property
-    def versions(self) -> tuple[Step, ...]:
-        """Steps that are whole, ascending; the last is `step`."""
-        return tuple(commit.step for commit in self._open.versions)
-
-    @property
-    def _open(self) -> StateFile:
-        if self._state is None:
-            raise StateError(CLOSED())
-        return self._state
+    def state_replaced(self, before: StateId, behind: StateId) -> None:
+        """The state of another past takes the place of the newest one."""
+        ...
 
 
 class PendingStep:
@@ -217,6 +150,7 @@ class Replica(CommittedReplica):
         """Use `create` or `open`."""
         super().__init__(state)
         self.optimizer = optimizer
+        self.observer: ChangeObserver | None = None
         self.interrupted_step = (
             state.step_in_progress if state.step_in_progress > state.commit.step else 0
         )
@@ -387,11 +321,17 @@ class Replica(CommittedReplica):
             tainted = self._taint.elements_at(step)
             self._tainted_steps.record(step, tainted, arguments[0])
             whole = self._whole(others[0], digests)
+            if self.observer is not None:
+                self.observer.step_made(self._newest, (step, whole.hex()), lacks)
             state.publish(step, others[0], whole, tainted=bool(len(tainted)))
             self.tensor_digests, state.step_in_progress = digests, Step(0)
 
         self._started = PendingStep(begin_in_copy, publish)
         return self._started
+
+    @property
+    def _newest(self) -> StateId:
+        return self.step, self.digest
 
     def _give_up(self) -> None:
         if self._started is not None:
@@ -435,6 +375,8 @@ class Replica(CommittedReplica):
             np.copyto(array, sections[name].reshape(-1))
         digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
+        if self.observer is not None:
+            self.observer.state_replaced(self._newest, (step, whole.hex()))
         state.publish_new_lineage(step, copy, whole, has_optimizer_state=step > 0)
         self._taint.heal(step)  # behind it: a kill between leaves what is tainted no more
         self._tainted_steps.forget_after(step)
@@ -463,28 +405,30 @@ class Replica(CommittedReplica):
             raise StateError(PATCH_NOT_FINITE(step=step, section=section))
         if step < self.step:
             own = self._replayed(step, own)
-        left = difference(self._taint.elements_at(self.step), elements)
-        self._publish_patched(own, tainted=bool(len(left)))
-        self._heal_elements(elements, step)
+        self.replace_values(own, exact=True, of=step)
         return elements
 
-    def _publish_patched(self, patch: ElementPatch, *, tainted: bool) -> None:
-        """Makes the newest step anew with these values in it."""
-        state = self._open
+    def replace_values(self, patch: ElementPatch, *, exact: bool, of: Step | None = None) -> None:
+        """Makes the newest step anew with these values in tainted elements. exact: the elements are
+        tainted no more; of: step of the trainer's values that these rest on; None: the newest."""
+        state, tainted = self._open, self._taint.elements_at(self.step)
+        left = difference(tainted, patch.elements) if exact else tainted
         self._give_up()
         copy = state.begin()
         state.bytes_of_copy(copy)[:] = state.bytes_of_copy(self.commit.copy)
         patch_sections(self.description, state.sections(copy), patch)
         digests = self._executor.digests(copy)
-        state.publish_again(copy, self._whole(copy, digests), tainted=tainted)
+        whole = self._whole(copy, digests)
+        if self.observer is not None:
+            behind = self.step, whole.hex()
+            self.observer.values_replaced(self._newest, behind, patch, exact=exact)
+        state.publish_again(copy, whole, tainted=bool(len(left)))
         self.tensor_digests = digests
-
-    def _heal_elements(self, elements: Ranges, step: Step) -> None:
-        """These elements of the newest step are exact, by values of `step`. To be called behind the
-        commit."""
-        self._taint.heal_elements(elements, step, self.step)
-        if not len(self._taint.elements_at(self.step)):
-            self._tainted_steps.clear()
+        if exact:  # behind the commit
+            of = self.step if of is None else of
+            self._taint.heal_elements(patch.elements, of, self.step)
+            if not len(self._taint.elements_at(self.step)):
+                self._tainted_steps.clear()
 
     def step_of_weights(self, weights: FlatValues) -> Step | None:
         """The newest whole step without tainted elements whose parameters have these bytes; else
@@ -514,10 +458,8 @@ class Replica(CommittedReplica):
         sections[state_section_names.PARAMETERS] = elements_of(weights, self.layout, "weights")
         patch = patch_of_sections(self.description, sections, elements)
         alone = patch.parts.keys() == {state_section_names.PARAMETERS}
-        healed = elements if alone else no_ranges()
-        self._publish_patched(patch, tainted=len(healed) < len(elements))
-        self._heal_elements(healed, self.step)
-        return healed
+        self.replace_values(patch, exact=alone)
+        return elements if alone else no_ranges()
 
     def _check_evidence(self, step: Step, patch: ElementPatch) -> None:
         evidence = difference(patch.elements, self._taint.elements_at(step))

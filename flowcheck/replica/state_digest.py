@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 
 from flowcheck._core import ffi, lib
+from flowcheck.step_numbers import Step
 
 BLOCK_BYTES = 16 * 1024 * 1024
 """Bytes of a block that is summed by itself. Part of what a digest is: with another size, kept
@@ -29,6 +30,8 @@ DIGEST_BYTES = int(lib.FC_STEP_DIGEST_BYTES)
 
 NamedArray = tuple[str, np.ndarray]
 """A tensor's name and its elements, flat in memory order."""
+StateId = tuple[Step, str]
+"""A state of a replica: its step and hex digest. A step may leave the digest as it was."""
 
 
 def tensor_digests(arrays: Iterable[np.ndarray], executor: Executor | None = None) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ class Deaths:
         return changed
 
     def _perhaps(self) -> None:
-        if not self.begun:
-            return
+        if not self.begun or threading.current_thread() is not threading.main_thread():
+            return  # a thread does not outlive its process, and has no turn of its own here
         self.left -= 1
         if self.left < 0:
             self.count += 1

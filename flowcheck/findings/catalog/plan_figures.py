@@ -104,6 +104,9 @@ STAGING_BELOW_ITERATION = Entry(
     remedy="`flowcheck plan {model!q} --world N` prints the size it needs.",
     also=("model",),
 )
+GRADIENTS_FOR_FOLDER = Entry(
+    "memory.gradients_for_folder", "at most so many wait for gradient_log.folder"
+)
 GRADIENTS_OF_APPLIED_STEPS = Entry(
     "memory.gradients_of_applied_steps", "two logs of {steps:,} steps (gradient_log.taken_steps)"
 )

@@ -12,23 +12,60 @@ JOURNAL_TOO_SMALL = Entry(
 )
 JOURNAL_BEHIND = Entry(
     "journal.behind",
-    "{folder}: step {step} is left out, as {bytes:,} bytes wait for the disk: later steps can be "
-    "made again from the next saved checkpoint on",
+    "{folder}: step {step} is not kept, as earlier ones still wait for the disk: later steps can "
+    "be made again from the next saved checkpoint on",
     cause="The disk takes gradients more slowly than the job sends them.",
     remedy="Put `[gradient_log] folder` on a faster disk.",
 )
+JOURNAL_ENTRY_TOO_LARGE = Entry(
+    "journal.entry_too_large",
+    "{folder}: the change of step {step} is not kept, as its {bytes:,} bytes are more than a "
+    "gradient's or its ranges too many: later steps can be made again from the next saved "
+    "checkpoint on",
+)
+JOURNAL_NO_MEMORY = Entry(
+    "journal.no_memory",
+    "{folder}: no steps are kept there, as {file} cannot have {size_bytes:,} bytes: {error}",
+    remedy="Lower `keep_bytes` of `[replica]`, or give the chain more shared memory.",
+)
+JOURNAL_STOPPED = Entry(
+    "journal.stopped",
+    "{folder}: nothing is kept there any more, as what writes it failed: {error}",
+)
+JOURNAL_LEFT_WAITING = Entry(
+    "journal.left_waiting",
+    "{folder}: at the end {count} entries waited for the disk, from step {step} on; they are lost "
+    "unless the updater starts again",
+)
+JOURNAL_NOT_SHARDED = Entry(
+    "journal.not_sharded",
+    "{folder}: no steps are kept there, as steps of sharded training bring whole parameters",
+    remedy="Save more often: `[persist] every_steps`.",
+)
 JOURNAL_NO_ROOM = Entry(
     "journal.no_room",
-    "{folder}: step {step} could not be written ({error}): later steps can be made again from the "
-    "next saved checkpoint on",
+    "{folder}: step {step} is not kept, as it could not be written ({error}): later steps can "
+    "be made again from the next saved checkpoint on",
     remedy="Make room on that file system, or lower `[gradient_log] folder_bytes`.",
 )
-JOURNAL_GOES_ON = Entry("journal.goes_on", "{folder}: steps are written again, from step {step} on")
+JOURNAL_GOES_ON = Entry("journal.goes_on", "{folder}: steps are kept again, from step {step} on")
+JOURNAL_FIGURES = Entry(
+    "journal.figures",
+    "{folder} keeps steps {first} to {last} in {size_bytes:,} bytes",
+)
+JOURNAL_KEEPS_NONE = Entry("journal.keeps_none", "{folder} keeps no steps")
+JOURNAL_NOT_KEPT = Entry("journal.not_kept", "{kept}; {count} changes are not kept")
 JOURNAL_UNREADABLE = Entry(
     "journal.unreadable",
     "{file}: the gradient of step {step} is not there, or not whole",
     cause="The machine died before the disk had it, or the file was damaged since.",
     remedy="Restore an earlier step: `--step N`.",
+)
+JOURNAL_FOLDER_UNREADABLE = Entry(
+    "journal.folder_unreadable",
+    "{folder}: cannot be read as a folder of gradients: {error}",
+    remedy="Name the folder that `[gradient_log] folder` of the job file names, as a user that may "
+    "read it.",
 )
 JOURNAL_LEADS_NOWHERE = Entry(
     "journal.leads_nowhere",
@@ -43,8 +80,18 @@ JOURNAL_EMPTY = Entry("journal.empty", "it holds no steps")
 JOURNAL_ENDS = Entry(
     "journal.ends",
     "step {step} cannot be made again: from step {base} of {checkpoint}, {folder} leads to step "
-    "{last}",
-    remedy="Leave out `--step` for the last step that it leads to.",
+    "{last}; {why}",
+    remedy="Leave out `--step` for the last step that it leads to, or name a newer checkpoint.",
+)
+JOURNAL_NO_MORE = Entry("journal.no_more", "nothing behind it is kept")
+JOURNAL_GAP = Entry(
+    "journal.gap", "changes behind it are not kept, and what is kept again begins with step {step}"
+)
+JOURNAL_REPLACED = Entry(
+    "journal.replaced",
+    "behind step {step} in {folder} a checkpoint of the trainer became the replica's state of step "
+    "{to}: no later step follows from {checkpoint}",
+    remedy="Name a checkpoint that was saved behind that, or `--step N` for a step before it.",
 )
 JOURNAL_DIFFERS = Entry(
     "journal.differs",

@@ -13,6 +13,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.plan_figures import (
     COPY_OF_STEP,
     GRADIENTS_BEFORE_BASE,
+    GRADIENTS_FOR_FOLDER,
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
     STAGING_BELOW_ITERATION,
@@ -33,6 +34,7 @@ from flowcheck.ops.planning.memory_estimate import (
     replica_memory,
 )
 from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
+from flowcheck.replica.step_journal.waiting_entries import waiting_bytes
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.untrusted_text import printable
@@ -120,6 +122,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
             *_readers(own, config, held),
             *_log(own),
             *_applied_gradients(own, held),
+            *_waiting_gradients(own, held),
         ]
         parts += [msgspec.structs.replace(part, job=name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
@@ -176,5 +179,17 @@ def _applied_gradients(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
             part=MemoryPart.APPLIED_GRADIENTS,
             bytes=applied_log_bytes(steps, held.gradient_bytes),
             why=GRADIENTS_OF_APPLIED_STEPS(steps),
+        )
+    ]
+
+
+def _waiting_gradients(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+    if own.gradient_log.folder is None:
+        return []
+    return [
+        MemoryItem(
+            part=MemoryPart.WAITING_GRADIENTS,
+            bytes=waiting_bytes(held.gradient_bytes),
+            why=GRADIENTS_FOR_FOLDER(),
         )
     ]

@@ -222,6 +222,11 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
             yield f"  {escape(str(one))}", one
         if job.healed is not None:
             yield f"  {escape(str(job.healed))}", job.healed
+        if job.kept_steps is not None:
+            yield f"  {escape(str(job.kept_steps.sentence))}", job.kept_steps.sentence
+            if job.kept_steps.why_not is not None:
+                why = job.kept_steps.why_not
+                yield f"  [red]{escape(str(why))}[/]", why
         yield _audited(job)
         if job.audit_doubt is not None:
             yield f"  [red]{escape(str(job.audit_doubt))}[/]", job.audit_doubt

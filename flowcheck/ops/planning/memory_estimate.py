@@ -43,6 +43,8 @@ class MemoryPart(StrEnum):
     GRADIENT_LOG = "gradient_log"
     APPLIED_GRADIENTS = "applied_gradients"
     """Logs of gradients that the replica has already applied."""
+    WAITING_GRADIENTS = "waiting_gradients"
+    """Gradients on their way to `[gradient_log] folder`."""
     STAGING = "staging"
     RINGS = "rings"
     RINGS_AND_STAGING = "rings_and_staging"
@@ -54,6 +56,7 @@ _SAID_AS = {
     MemoryPart.SAVED_STEP: "a step that is saved",
     MemoryPart.SERVED_STEP: "a step that is served",
     MemoryPart.APPLIED_GRADIENTS: "gradients of applied steps",
+    MemoryPart.WAITING_GRADIENTS: "gradients on their way to the disk",
     MemoryPart.RINGS_AND_STAGING: "rings, staging",
 }
 """Where the words are not the code's own."""

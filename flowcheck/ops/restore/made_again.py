@@ -1,8 +1,9 @@
 """Steps behind a saved checkpoint, made again from the step journal
-(replica/step_journal.py). Each has the digest that the replica had, or none is given."""
+(replica/step_journal). Each has the digest that the replica had, or none is given."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,20 +19,26 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_DIFFERS,
     JOURNAL_EMPTY,
     JOURNAL_ENDS,
+    JOURNAL_FOLDER_UNREADABLE,
+    JOURNAL_GAP,
     JOURNAL_HOLDS,
     JOURNAL_LEADS_NOWHERE,
     JOURNAL_NEEDS_STATE,
-    JOURNAL_UNREADABLE,
+    JOURNAL_NO_MORE,
+    JOURNAL_REPLACED,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.replica.checkpoint.frozen_and_buffers import write_frozen_and_buffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
+from flowcheck.replica.element_patch import patch_fits
 from flowcheck.replica.element_ranges import Ranges, difference, no_ranges, union
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer import state_section_names
-from flowcheck.replica.step_journal import JournalEntry, read_entries
+from flowcheck.replica.state_digest import StateId
+from flowcheck.replica.step_journal.journal_reader import JournalReader, journals_below
+from flowcheck.replica.step_journal.journal_records import ChangeKind, JournalLine
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
@@ -63,94 +70,137 @@ def later_step(
     """
     if base.parameters_only or base.tainted:
         raise StateError(JOURNAL_NEEDS_STATE(checkpoint=checkpoint))
-    chain = _chain(base, checkpoint, journal, step)
-    if not chain:
-        return base
-    while True:
-        exact = len(chain) if allow_tainted or step is not None else _exact(chain)
-        if not exact:
-            return base
-        try:
-            return _made(base, checkpoint, journal, chain[:exact])
-        except _GradientGone as gone:
-            # What the disk had not when the machine died: the steps before it are as good.
-            if step is not None or not gone.at:
-                raise
-            chain = chain[: gone.at]
+    reader = _journal_of(base, checkpoint, journal)
+    try:
+        chain = _chain(reader.lines, base, checkpoint, journal, step)
+        while True:
+            exact = len(chain) if allow_tainted or step is not None else _exact(chain)
+            if not exact:
+                return base
+            try:
+                return _made(base, checkpoint, journal, reader, chain[:exact])
+            except _BytesGone as gone:
+                # What the disk had not when the machine died: the steps before it are as good.
+                if step is not None or not gone.at:
+                    raise
+                chain = chain[: gone.at]
+    finally:
+        reader.close()
 
 
-class _GradientGone(StateError):
-    """A gradient of the chain cannot be read."""
+class _BytesGone(StateError):
+    """Bytes of an entry of the chain cannot be read."""
 
     def __init__(self, finding: Finding, at: int) -> None:
-        """at: its index in the chain."""
+        """at: the entry's index in the chain."""
         super().__init__(finding)
         self.at = at
 
 
 def _made(
-    base: Snapshot, checkpoint: Path, journal: Path, entries: Sequence[JournalEntry]
+    base: Snapshot,
+    checkpoint: Path,
+    journal: Path,
+    reader: JournalReader,
+    chain: Sequence[JournalLine],
 ) -> Snapshot:
     held = [value for state in base.states for value in state.values()]
     tensors = [*base.parameters.values(), *(v for v in held if isinstance(v, torch.Tensor))]
     with _scratch(STATES_LEAST * sum(tensor.nbytes for tensor in tensors)) as place:
         path = place / "replica"
-        leaves_out = any(one.entry.left_out is not None for one in entries)
+        leaves_out = any(line.left_out is not None for line in chain)
         replica = _replica_at(base, checkpoint, path, leaves_out=leaves_out)
         try:
-            for at, one in enumerate(entries):
+            for at, line in enumerate(chain):
                 try:
-                    _apply(replica, one, journal)
+                    raw = reader.payload(line)
                 except StateError as error:
-                    if error.finding.is_any_of(JOURNAL_UNREADABLE):
-                        raise _GradientGone(error.finding, at) from error
-                    raise
+                    raise _BytesGone(error.finding, at) from error
+                _apply(replica, line, raw, journal)
         finally:
             replica.close()
         write_frozen_and_buffers(path, base.frozen_and_buffers)
-        return copy_snapshot(path, base.optimizer, entries[-1].entry.step)
+        return copy_snapshot(path, base.optimizer, chain[-1].step)
 
 
-def _exact(chain: Sequence[JournalEntry]) -> int:
+def _exact(chain: Sequence[JournalLine]) -> int:
     """How many entries lead to the last state without tainted elements; 0: none does."""
     tainted: Ranges = no_ranges()
     exact = 0
-    for count, one in enumerate(chain, 1):
-        patch = one.entry.patch
-        if patch is None:
-            tainted = union([tainted, one.entry.lacked])
-        else:
-            tainted = difference(tainted, patch.elements)
+    for count, line in enumerate(chain, 1):
+        tainted = difference(union([tainted, line.lacked]), line.healed)
         exact = exact if len(tainted) else count
     return exact
 
 
+def _journal_of(base: Snapshot, checkpoint: Path, journal: Path) -> JournalReader:
+    """The entries of the replica that had the base: those of other jobs are let go."""
+    held: list[Step] = []
+    at = base.step, base.digest
+    try:
+        os.scandir(journal).close()
+        for reader in journals_below(journal):
+            if any(at in (line.before, line.behind) for line in reader.lines):
+                return reader
+            held += [line.step for line in reader.lines]
+    except OSError as error:
+        told = {"folder": error.filename or journal, "error": error.strerror}
+        raise StateError(JOURNAL_FOLDER_UNREADABLE(**told)) from error
+    what = JOURNAL_HOLDS(first=min(held), last=max(held)) if held else JOURNAL_EMPTY()
+    named = {"folder": journal, "step": base.step, "checkpoint": checkpoint}
+    raise StateError(JOURNAL_LEADS_NOWHERE(held=what, **named))
+
+
+class _Edges:
+    """Which entry leads on from each state: of two, the later one, as the replica went on by it."""
+
+    def __init__(self, lines: Sequence[JournalLine]) -> None:
+        self.gaps: dict[StateId, JournalLine] = {}
+        """{state: the first entry behind those that are not kept from there on}"""
+        self.onward: dict[StateId, JournalLine] = {}
+        self.in_place: dict[StateId, list[JournalLine]] = {}
+        """{state: entries of values that it had already, whose elements they end the taint of}"""
+        for line in lines:
+            if line.gap_from is not None:
+                self.onward.pop(line.gap_from, None)
+                self.gaps[line.gap_from] = line
+            if line.before != line.behind:
+                self.gaps.pop(line.before, None)
+                self.onward[line.before] = line
+            elif line.kind is ChangeKind.VALUES:
+                self.in_place.setdefault(line.before, []).append(line)
+
+
 def _chain(
-    base: Snapshot, checkpoint: Path, journal: Path, step: Step | None
-) -> list[JournalEntry]:
-    """The entries that lead from the base to the step. Of two that follow one state, the job went
-    on from the later one. None where the base is the newest step that was written."""
-    held = list(read_entries(journal))
-    healings = {one.entry.before: one for one in held if one.entry.healed}
-    steps = {one.entry.before: one for one in held if not one.entry.healed}
-    chain: list[JournalEntry] = []
-    digest = base.digest
-    # Each is taken once: what contradicts itself leads round in no circle.
-    while one := healings.pop(digest, None) or steps.pop(digest, None):
-        if step is not None and one.entry.step > step:
+    lines: Sequence[JournalLine],
+    base: Snapshot,
+    checkpoint: Path,
+    journal: Path,
+    step: Step | None,
+) -> list[JournalLine]:
+    """The entries that lead from the base to the step; without one, as far as they lead."""
+    edges, at = _Edges(lines), (base.step, base.digest)
+    chain: list[JournalLine] = []
+    seen = {at}
+    while True:
+        chain += edges.in_place.pop(at, [])
+        more = edges.onward.get(at)
+        if more is None or (step is not None and more.step > step):
             break
-        chain.append(one)
-        digest = one.entry.digest
-    newest = step is None and any(one.entry.digest == digest for one in held)
-    if not chain and not newest:
-        numbers = [one.entry.step for one in held]
-        what = JOURNAL_HOLDS(first=min(numbers), last=max(numbers)) if held else JOURNAL_EMPTY()
-        told = {"folder": journal, "step": base.step, "checkpoint": checkpoint, "held": what}
-        raise StateError(JOURNAL_LEADS_NOWHERE(**told))
-    last = chain[-1].entry.step if chain else base.step
-    if step is not None and last != step:
-        told = {"step": step, "base": base.step, "last": last}
+        # What comes back to a state that it had leads round in no circle.
+        if more.kind is ChangeKind.STATE or more.behind in seen:
+            break
+        chain.append(more)
+        at = more.behind
+        seen.add(at)
+    if step is not None and at[0] != step:
+        gap = edges.gaps.get(at)
+        why = JOURNAL_NO_MORE() if gap is None else JOURNAL_GAP(step=gap.step)
+        told = {"step": step, "base": base.step, "last": at[0], "why": why}
         raise StateError(JOURNAL_ENDS(checkpoint=checkpoint, folder=journal, **told))
+    if step is None and more is not None and more.behind not in seen:
+        told = {"step": at[0], "to": more.step, "checkpoint": checkpoint}
+        raise StateError(JOURNAL_REPLACED(folder=journal, **told))
     return chain
 
 
@@ -171,18 +221,16 @@ def _replica_at(base: Snapshot, checkpoint: Path, path: Path, *, leaves_out: boo
     return replica
 
 
-def _apply(replica: Replica, one: JournalEntry, journal: Path) -> None:
-    entry, patch = one.entry, one.entry.patch
-    if patch is not None:
-        replica.heal(replica.step, patch)
+def _apply(replica: Replica, line: JournalLine, raw: np.ndarray, journal: Path) -> None:
+    if line.kind is ChangeKind.VALUES:
+        if not patch_fits(replica.description, line.patch(raw)):
+            raise StateError(JOURNAL_DIFFERS(step=line.step, folder=journal))
+        replica.replace_values(line.patch(raw), exact=line.exact)
     else:
-        gradient, used = one.gradient(replica.layout.gradient_bytes), None
-        if entry.left_out is not None:
-            used = np.ones(len(replica.layout.parameters), np.bool_)
-            used[list(entry.left_out)] = False
-        replica.begin(entry.step, gradient, used, entry.lacked).commit()
-    if replica.digest != entry.digest:
-        raise StateError(JOURNAL_DIFFERS(step=entry.step, folder=journal))
+        used = line.used(len(replica.layout.parameters))
+        replica.begin(line.step, raw, used, line.lacked).commit()
+    if (replica.step, replica.digest) != line.behind:
+        raise StateError(JOURNAL_DIFFERS(step=line.step, folder=journal))
 
 
 @contextmanager

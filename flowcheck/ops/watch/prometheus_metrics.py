@@ -140,6 +140,14 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_asked_bytes_total": MetricInfo(
         COUNTER, "Bytes that the trainer's hook sent for that.", (JOB,)
     ),
+    "flowcheck_kept_steps_bytes": MetricInfo(
+        GAUGE, "Bytes of `[gradient_log] folder` that kept steps take.", (JOB,)
+    ),
+    "flowcheck_kept_steps_first": MetricInfo(GAUGE, "The oldest step that is kept there.", (JOB,)),
+    "flowcheck_kept_steps_last": MetricInfo(GAUGE, "The newest step that is kept there.", (JOB,)),
+    "flowcheck_steps_not_kept_total": MetricInfo(
+        COUNTER, "Steps and healings that could not be kept there.", (JOB,)
+    ),
     "flowcheck_assumptions": MetricInfo(
         GAUGE, "What the replica rests on that nothing seen could have contradicted.", (JOB,)
     ),
@@ -282,6 +290,11 @@ def _of_job(job: JobState) -> Iterator[Sample]:
         yield from _known(metric, own, value)
     for outcome, count in (job.audited_files or {}).items():
         yield "flowcheck_audited_files_total", (*own, outcome), count
+    if (kept := job.kept_steps) is not None:
+        yield "flowcheck_kept_steps_bytes", own, kept.size_bytes
+        yield from _known("flowcheck_kept_steps_first", own, kept.first_step)
+        yield from _known("flowcheck_kept_steps_last", own, kept.last_step)
+        yield "flowcheck_steps_not_kept_total", own, kept.not_kept
     if (durable := job.durable) is not None:
         yield from _known("flowcheck_durable_step", own, durable.step)
         yield from _known("flowcheck_durable_time_seconds", own, _seconds(durable.time_ns))

@@ -1,5 +1,5 @@
-"""The updater's part of the step journal (replica/step_journal.py): with a saved
-checkpoint it gives every later step again after this machine has died."""
+"""The updater's part of the step journal (replica/step_journal): with a saved checkpoint it gives
+every later step again after this machine has died."""
 
 from __future__ import annotations
 
@@ -9,47 +9,81 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.catalog.step_journals import JOURNAL_NOT_SHARDED
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.element_patch import patch_of_sections
-from flowcheck.replica.element_ranges import Ranges, difference
+from flowcheck.replica.element_patch import ElementPatch
+from flowcheck.replica.element_ranges import Ranges
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.step_journal import StepJournal
-from flowcheck.step_numbers import Step
+from flowcheck.replica.state_digest import StateId
+from flowcheck.replica.step_journal.journal_records import (
+    ChangeKind,
+    JournalLine,
+    step_line,
+    values_line,
+)
+from flowcheck.replica.step_journal.journal_writer import StepJournal
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 class KeptSteps:
-    """Writes what the replica's steps were made with. Does nothing without `[gradient_log]
-    folder`, and for sharded training, whose steps bring whole parameters."""
+    """Writes what the replica's changes are made with, as its observer. Does nothing without
+    `[gradient_log] folder`, and for sharded training, whose steps bring whole parameters."""
 
     def __init__(
-        self, config: JobConfig, replica: Replica, say: Callable[[Finding], None], *, gathered: bool
+        self,
+        run: RunDir,
+        config: JobConfig,
+        replica: Replica,
+        say: Callable[[Finding | None], None],
+        *,
+        gathered: bool,
     ) -> None:
-        """gathered: parameters are followed as they are sent."""
-        log = config.gradient_log
+        """say: tells the operator; gathered: parameters are followed as they are sent."""
+        self._say = say
         self._journal: StepJournal | None = None
-        if log.folder is not None and not gathered:
-            each_bytes = replica.layout.gradient_bytes
-            self._journal = StepJournal(Path(log.folder), log.folder_bytes, each_bytes, say)
-
-    def after_step(self, replica: Replica, gradient: np.ndarray, used: np.ndarray | None) -> None:
-        """A step that was made just now. gradient, used: as they were applied. Nothing is written
-        where the state before is gone."""
-        if self._journal is None:
+        self._applied: tuple[np.ndarray, np.ndarray | None] | None = None
+        log = config.gradient_log
+        if log.folder is None:
             return
-        before = replica.digest_of(Step(replica.step - 1))
-        if before is None:
+        if gathered:
+            say(JOURNAL_NOT_SHARDED(folder=log.folder))
             return
-        states = before, replica.digest
-        self._journal.add_step(replica.step, states, gradient, used, replica.lacked(replica.step))
+        self._journal = StepJournal(
+            Path(log.folder),
+            log.folder_bytes,
+            replica.layout.gradient_bytes,
+            waiting=run.waiting_steps,
+            figures=run.kept_steps,
+        )
+        replica.observer = self
 
-    def after_healing(self, replica: Replica, before: str, tainted: Ranges) -> None:
-        """Elements of the newest step were healed. before: the digest; tainted: the elements that
-        were tainted before."""
-        healed = difference(tainted, replica.tainted_ranges)
-        if self._journal is not None and len(healed):
-            patch = patch_of_sections(replica.description, replica.sections(), healed)
-            self._journal.add_healing(replica.step, (before, replica.digest), patch)
+    def before_step(self, gradient: np.ndarray, used: np.ndarray | None) -> None:
+        """The step that is made next. gradient, used: as they will be applied."""
+        self._applied = gradient, used
+
+    def step_made(self, before: StateId, behind: StateId, missing: Ranges) -> None:
+        assert self._journal is not None and self._applied is not None
+        (gradient, used), self._applied = self._applied, None
+        self._journal.add(step_line(before, behind, used, missing), [gradient])
+
+    def values_replaced(
+        self, before: StateId, behind: StateId, patch: ElementPatch, *, exact: bool
+    ) -> None:
+        assert self._journal is not None
+        line = values_line(before, behind, patch, exact=exact)
+        self._journal.add(line, list(patch.parts.values()))
+
+    def state_replaced(self, before: StateId, behind: StateId) -> None:
+        assert self._journal is not None
+        self._journal.add(JournalLine(before=before, behind=behind, kind=ChangeKind.STATE))
+
+    def tell(self) -> None:
+        """Tells the operator what there is to be told."""
+        while self._journal is not None and (found := self._journal.new_finding()) is not None:
+            self._say(found)
 
     def close(self) -> None:
+        self._applied = None
         if self._journal is not None:
             self._journal.close()
+            self.tell()

@@ -18,6 +18,7 @@ from flowcheck.replica.sharding.gather_units import UnitSplitter
 from flowcheck.replica.state_file.concurrent_reader import SPARE_COPIES
 from flowcheck.replica.state_file.file_header import COPIES_MAX
 from flowcheck.replica.state_file.free_space import FreeSpace, check_space, free_space_of
+from flowcheck.replica.step_journal.waiting_entries import waiting_bytes
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
@@ -52,9 +53,13 @@ def check_replica_memory(
     step = max(1, sum(s.size_bytes for s in describe_sections(layout, optimizer, leaves_out)))
     copies = min(COPIES_MAX, COPIES_LEAST + config.replica.keep_bytes // step)
     logged = applied_log_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
-    needed, account = copies * step + logged, [f"{copies} steps of {step:,} bytes"]
+    kept = config.gradient_log.folder is not None and job.kind is FollowedData.GRADIENTS
+    waiting = waiting_bytes(layout.gradient_bytes) if kept else 0
+    needed, account = copies * step + logged + waiting, [f"{copies} steps of {step:,} bytes"]
     if logged:
         account.append(f"{logged:,} of gradients of applied steps")
+    if waiting:
+        account.append(f"{waiting:,} of gradients on their way to `[gradient_log] folder`")
     space = free_space_of(run.replica.parent)
     check_space(run.replica.parent, needed, " and ".join(account), space)
     read = {"saved": config.persist is not None, "served": config.serve is not None}

@@ -161,7 +161,7 @@ class UpdateService:
         ahead = EarlyStep(replica, source.partial, alone=alone, earlier_steps=behind)
         anchors = AnchorReplay(run, self._config, source, self._each)
         buffers = Buffers(run, job, replica, source, self._each)
-        kept = KeptSteps(self._config, replica, self._say, gathered=placing is not None)
+        kept = KeptSteps(run, self._config, replica, self._say, gathered=placing is not None)
         given = waiting, known, placing, ahead, anchors, buffers, kept
         self._open = UpdaterState(replica, source, records, *given)
         self._finish_interrupted(self._open)
@@ -173,11 +173,7 @@ class UpdateService:
         if iteration is None:
             return
         arrived = o.source.arrived(iteration)  # committed: what differs since is told as that
-        own, used = o.gradient_of(arrived) if arrived is not None else (None, None)
-        assert self._config.optimizer is not None
-        together = self._config.optimizer.clip_together  # its gradient was clipped by all rings
-        if own is not None and not together and iteration > o.source.applied_iteration:
-            o.kept.after_step(o.replica, own, used)
+        own = o.gradient_of(arrived)[0] if arrived is not None else None
         if own is None:
             logged = o.waiting.logged_gradient(iteration)
             logged = o.anchors.kept_gradient(iteration) if logged is None else logged
@@ -205,6 +201,7 @@ class UpdateService:
             if request is not None:
                 return self._take(o, request, followed)
         self._say(o.source.new_finding())
+        o.kept.tell()
         o.buffers.store_arrived(followed)
         arrived = self._whole(o, record)
         if waits:
@@ -285,10 +282,10 @@ class UpdateService:
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
             note_first_unused_step(self._run.first_unused_step, step)
         self._scales.before_step(o.replica)
+        o.kept.before_step(own, used)
         if not o.ahead.finish(step, own, used, certain, missing):
             return None
         self._scales.after_step(o.replica, own)
-        o.kept.after_step(o.replica, own, used)
         seconds = time.perf_counter() - began
         o.records.write(o.replica, seconds, gradient)
         return seconds
@@ -354,9 +351,7 @@ class UpdateService:
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
         elif request.kind is RequestKind.PATCH:
-            before, tainted = o.replica.digest, o.replica.tainted_ranges
             if take_patch(self._run, *given, waits=waits):
-                o.kept.after_healing(o.replica, before, tainted)
                 self._tell(o, 0.0)
         elif followed.step is not None:
             refuse_request(self._lifecycle, request, o.replica.step, NO_BASE_AWAITED())

@@ -105,6 +105,11 @@ class RecordFiles:
         return self.root / "persist.json"
 
     @property
+    def kept_steps(self) -> Path:
+        """What `[gradient_log] folder` keeps: JournalFigures as JSON (replica/step_journal)."""
+        return self.root / "kept-steps.json"
+
+    @property
     def served(self) -> Path:
         """The address of the step server while it runs: {"url"}."""
         return self.root / "serve.json"
@@ -140,7 +145,7 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.audit_files, self.anchors, self.heals)
+        held = (self.kept_steps, self.audits, self.audit_files, self.anchors, self.heals)
         patterns = ("*.log", "steps-*.jsonl")
         named = (path for pattern in patterns for path in self.root.glob(pattern))
         return [*own, *held, self.heartbeat_file, self.ended, self.replay_options, *named]
@@ -325,6 +330,11 @@ class RunDir(LearnedFiles, RecordFiles):
     def gradients(self) -> Path:
         """The part in memory of the log of gradients that wait for a base."""
         return self.memory / "gradients"
+
+    @property
+    def waiting_steps(self) -> Path:
+        """What waits to be written to `[gradient_log] folder` (replica/step_journal)."""
+        return self.memory / "waiting-steps"
 
     def upload_staging_folder(self, stated: str | None) -> Path:
         """Folder for checkpoints on their way to a remote target. stated: the folder in the job

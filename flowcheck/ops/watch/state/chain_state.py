@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.step_journal.journal_records import JournalFigures
 from flowcheck.stages.chain_events.event_log import Event
 from flowcheck.step_numbers import Step
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -376,6 +377,8 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Tainted elements that the trainer's values made exact again, since the chain began."""
     asked_bytes: int = 0
     """Bytes that the trainer sent for that."""
+    kept_steps: JournalFigures | None = None
+    """What `[gradient_log] folder` keeps; None: it is not set, or nothing was kept yet."""
     assumed: tuple[Finding, ...]
     """Facts that no observation could have contradicted and that the replica relies on."""
     addresses: tuple[str, ...]

@@ -26,6 +26,7 @@ from flowcheck.ops.watch.state.chain_state import JobState as State
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
+from flowcheck.replica.step_journal.journal_records import read_figures
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import read_anchor_records
@@ -129,6 +130,7 @@ class JobReader:
             tainted=_tainted(line),
             tainted_elements=0 if line is None else sum(line.tainted.values()),
             **_healed(run),
+            kept_steps=read_figures(run.kept_steps),
             assumed=assumptions_of(run),
             addresses=learned.addresses if learned is not None else (),
             **_audit(run),

@@ -1,0 +1,152 @@
+"""What the step journal keeps of a change of a replica's newest state: a line, and the bytes that
+it was made with. And the figures that `flowcheck status` shows."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_FIGURES,
+    JOURNAL_KEEPS_NONE,
+    JOURNAL_NOT_KEPT,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_patch import ElementPatch
+from flowcheck.replica.element_ranges import Ranges
+from flowcheck.replica.state_digest import StateId
+from flowcheck.step_numbers import Step
+
+
+class ChangeKind(StrEnum):
+    """What changed the newest state."""
+
+    STEP = "step"
+    """The next step was made. Its bytes: the gradient, as it was applied."""
+    VALUES = "values"
+    """Elements took the trainer's values. Its bytes: these values, section after section."""
+    STATE = "state"
+    """A trainer's checkpoint became the state. It has no bytes: the checkpoint holds them."""
+
+
+class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a segment."""
+
+    before: StateId
+    """The state that it was made to."""
+    behind: StateId
+    """The state that it led to."""
+    kind: ChangeKind = ChangeKind.STEP
+    gap_from: StateId | None = None
+    """The last state before changes that are not kept, where this is the first one behind them."""
+    left_out: tuple[int, ...] | None = None
+    """STEP: numbers of the parameters that had no gradient; None: all always have one."""
+    missing: bytes = b""
+    """STEP: `Ranges` of elements that lacked a byte, as little-endian int64."""
+    elements: bytes = b""
+    """VALUES: `Ranges` of the elements."""
+    parts: dict[str, int] = {}
+    """VALUES: {section: bytes of its values}"""
+    exact: bool = True
+    """VALUES: whether the elements are exact since, and tainted no more."""
+    at: int = 0
+    """Offset in the file of bytes."""
+    size_bytes: int = 0
+    checksum: bytes = b""
+    """xxh3_128 of the bytes."""
+
+    @property
+    def step(self) -> Step:
+        """The replica's step behind the change."""
+        return self.behind[0]
+
+    @property
+    def lacked(self) -> Ranges:
+        return _ranges(self.missing)
+
+    def used(self, parameters: int) -> np.ndarray | None:
+        """[parameters] bool: those that had a gradient; None: all."""
+        if self.left_out is None:
+            return None
+        used = np.ones(parameters, np.bool_)
+        used[[n for n in self.left_out if 0 <= n < parameters]] = False
+        return used
+
+    def patch(self, raw: np.ndarray) -> ElementPatch:
+        """Of VALUES. raw: [size_bytes] its bytes."""
+        parts, at = {}, 0
+        for name, size_bytes in self.parts.items():
+            parts[name] = raw[at : at + size_bytes]
+            at += size_bytes
+        return ElementPatch(_ranges(self.elements), parts)
+
+    @property
+    def healed(self) -> Ranges:
+        """Elements that are tainted no more."""
+        return _ranges(self.elements if self.exact else b"")
+
+
+def step_line(
+    before: StateId, behind: StateId, used: np.ndarray | None, missing: Ranges
+) -> JournalLine:
+    """used: [parameters] bool, those with a gradient; missing: elements that lacked a byte."""
+    left_out = None if used is None else tuple(np.flatnonzero(~used).tolist())
+    return JournalLine(before=before, behind=behind, left_out=left_out, missing=_raw(missing))
+
+
+def values_line(
+    before: StateId, behind: StateId, patch: ElementPatch, *, exact: bool
+) -> JournalLine:
+    """Of values that elements of the newest step took; exact: as of the line."""
+    return JournalLine(
+        before=before,
+        behind=behind,
+        kind=ChangeKind.VALUES,
+        elements=_raw(patch.elements),
+        parts={name: part.size for name, part in patch.parts.items()},
+        exact=exact,
+    )
+
+
+def _ranges(raw: bytes) -> Ranges:
+    return np.frombuffer(raw[: len(raw) // 16 * 16], "<i8").astype(np.int64).reshape(-1, 2)
+
+
+def _raw(ranges: Ranges) -> bytes:
+    return ranges.astype("<i8").tobytes()
+
+
+class JournalFigures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a journal holds, as its writer left it last."""
+
+    folder: str
+    size_bytes: int
+    """Bytes on disk."""
+    first_step: Step | None
+    """The oldest step that is kept; None: none is."""
+    last_step: Step | None
+    not_kept: int = 0
+    """Changes that are not kept, since the chain began."""
+    why_not: Finding | None = None
+    """Why the last one of them was not; None: all since are kept."""
+
+    @property
+    def sentence(self) -> Finding:
+        """In words."""
+        kept = JOURNAL_KEEPS_NONE(folder=self.folder)
+        if self.first_step is not None:
+            steps = {"first": self.first_step, "last": self.last_step}
+            kept = JOURNAL_FIGURES(folder=self.folder, size_bytes=self.size_bytes, **steps)
+        return JOURNAL_NOT_KEPT(kept=kept, count=self.not_kept) if self.not_kept else kept
+
+
+def read_figures(file: Path) -> JournalFigures | None:
+    """None: no journal is kept, or its file is damaged."""
+    with suppress(FileNotFoundError, *DECODE_ERRORS):
+        return msgspec.json.decode(file.read_bytes(), type=JournalFigures)
+    return None

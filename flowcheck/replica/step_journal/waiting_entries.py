@@ -1,0 +1,161 @@
+"""Entries of the step journal that wait for the disk, in shared memory: a killed updater's are
+written by the next one.
+
+The file has slots of one size: a head, room for the line, room for the bytes. A slot's head is
+written last, and zeroed once the entry is on disk. The updater fills slots and the journal's thread
+empties them; neither waits for the other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.private_files import open_private
+from flowcheck.replica.checkpoint_files.direct_io import ALIGN_BYTES
+from flowcheck.replica.step_journal.journal_records import JournalLine
+
+SLOTS_LEAST, SLOTS_MOST, SLOTS_BYTES = 3, 8, 256 << 20
+"""Entries that may wait for the disk: as many as fit into so many bytes, within these bounds. A
+choice: one is being written while the next is filled, and the third bridges a pause of the disk;
+more takes memory, fewer leave out steps after a shorter pause."""
+LINE_BYTES = 256 << 10
+"""Room for a line. A choice: twelve thousand ranges of elements that lacked bytes in one step."""
+_HEAD = struct.Struct("<QQQQ")  # sequence, bytes of the line, of the payload, xxh3 of all and line
+_HEAD_BYTES = ALIGN_BYTES
+_FILE = struct.Struct("<8sQQ")  # magic, slots, bytes of a slot
+_MAGIC = b"FCWAITS\n"
+_EMPTY = bytes(_HEAD.size)
+
+
+def waiting_bytes(gradient_bytes: int) -> int:
+    """Bytes of shared memory that the slots take."""
+    slot = _slot_bytes(gradient_bytes)
+    return _HEAD_BYTES + _slots(slot) * slot
+
+
+def _slot_bytes(payload_bytes: int) -> int:
+    return _HEAD_BYTES + LINE_BYTES + -(-max(payload_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def _slots(slot_bytes: int) -> int:
+    return min(SLOTS_MOST, max(SLOTS_LEAST, SLOTS_BYTES // slot_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEntry:
+    """One that waits."""
+
+    slot: int
+    line: JournalLine
+    payload: np.ndarray
+    """[whole blocks of ALIGN_BYTES] its bytes, then anything; in place."""
+    size_bytes: int
+    """Of its bytes."""
+
+
+class WaitingEntries:
+    """The slots of one replica's journal."""
+
+    def __init__(self, path: Path, payload_bytes: int) -> None:
+        """Takes over what waits at `path`, if that is of the same sizes. payload_bytes: most bytes
+        of an entry. Raises OSError where there is no memory."""
+        self._slot_bytes = _slot_bytes(payload_bytes)
+        self._slots = _slots(self._slot_bytes)
+        head = _FILE.pack(_MAGIC, self._slots, self._slot_bytes)
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            if os.pread(descriptor, _FILE.size, 0) != head:
+                os.ftruncate(descriptor, 0)  # holes read as slots that are empty
+            page_bytes = max(os.fstatvfs(descriptor).f_bsize, mmap.PAGESIZE)
+            size_bytes = -(-waiting_bytes(payload_bytes) // page_bytes) * page_bytes
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            # Pages are mapped now: a step must not wait for their faults.
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            self._map = mmap.mmap(descriptor, size_bytes, flags)
+        finally:
+            os.close(descriptor)
+        self._map[: _FILE.size] = head
+        held = self._held()
+        # A kill within the writing of a head leaves a slot that holds nothing and is not empty.
+        for slot in set(range(self._slots)) - {entry.slot for _, entry in held}:
+            self._empty(slot)
+        self._sequence = max((sequence for sequence, _ in held), default=0)
+
+    def put(self, line: JournalLine, parts: Sequence[np.ndarray]) -> bool:
+        """Has an entry wait; whether there was a slot for it. parts: its bytes, one behind the
+        other. To be called by the updater alone, for entries that `fits`."""
+        slot = next((n for n in range(self._slots) if not self._sequence_of(n)), None)
+        if slot is None:
+            return False
+        text, at = msgspec.json.encode(line), 0
+        payload, begin = self._payload(slot), self._begin(slot)
+        for part in parts:
+            raw = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            payload[at : at + raw.size] = raw
+            at += raw.size
+        self._map[begin + _HEAD_BYTES : begin + _HEAD_BYTES + len(text)] = text
+        self._sequence += 1
+        told = self._sequence, len(text), at
+        self._map[begin : begin + _HEAD.size] = _HEAD.pack(*told, _check(told, text))
+        return True
+
+    def fits(self, line: JournalLine, parts: Sequence[np.ndarray]) -> bool:
+        """Whether an entry is not larger than a slot."""
+        room = self._slot_bytes - _HEAD_BYTES - LINE_BYTES
+        own = sum(part.nbytes for part in parts) <= room
+        return own and len(msgspec.json.encode(line)) <= LINE_BYTES
+
+    def waiting(self) -> list[WaitingEntry]:
+        """Those that wait, oldest first."""
+        return [entry for _, entry in sorted(self._held(), key=lambda pair: pair[0])]
+
+    def _held(self) -> list[tuple[int, WaitingEntry]]:
+        """[(sequence, entry)] of the slots whose head is whole."""
+        found = []
+        for slot in range(self._slots):
+            begin = self._begin(slot)
+            sequence, text_bytes, size_bytes, check = _HEAD.unpack_from(self._map, begin)
+            if not sequence or text_bytes > LINE_BYTES:
+                continue
+            text = self._map[begin + _HEAD_BYTES : begin + _HEAD_BYTES + text_bytes]
+            if check != _check((sequence, text_bytes, size_bytes), text):
+                continue
+            with suppress(*DECODE_ERRORS):
+                line = msgspec.json.decode(text, type=JournalLine)
+                found.append((sequence, WaitingEntry(slot, line, self._payload(slot), size_bytes)))
+        return found
+
+    def remove(self, entry: WaitingEntry) -> None:
+        """It waits no more."""
+        self._empty(entry.slot)
+
+    def _empty(self, slot: int) -> None:
+        begin = self._begin(slot)
+        self._map[begin : begin + _HEAD.size] = _EMPTY
+
+    def _sequence_of(self, slot: int) -> int:
+        sequence, *_ = _HEAD.unpack_from(self._map, self._begin(slot))
+        return int(sequence)
+
+    def _begin(self, slot: int) -> int:
+        return _HEAD_BYTES + slot * self._slot_bytes
+
+    def _payload(self, slot: int) -> np.ndarray:
+        begin = self._begin(slot) + _HEAD_BYTES + LINE_BYTES
+        end = self._begin(slot) + self._slot_bytes
+        return np.frombuffer(self._map, np.uint8, end - begin, begin)
+
+
+def _check(told: tuple[int, int, int], text: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(struct.pack("<QQQ", *told) + text)
