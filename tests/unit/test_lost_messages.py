@@ -196,4 +196,6 @@ def test_what_a_flow_leaves_out_or_loses_later_moves_nothing_before_it(
     assert [*chain.partial] == [3, 6][: len(lost)]
     assert all(missing for _, missing in chain.partial.values())
     whole = dict(enumerate(traffic.gradients, 1))
-    assert chain.gradients == {step: own for step, own in whole.items() if step not in chain.partial}
+    assert chain.gradients == {
+        step: own for step, own in whole.items() if step not in chain.partial
+    }
