@@ -15,7 +15,7 @@ from test_tainted_steps import LEARNING_RATE, job, trained
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.replica.checkpoint.checkpoint_save import save_trainer_state
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
-from flowcheck.replica.step_journal.journal_records import read_figures
+from flowcheck.replica.step_journal.journal_figures import read_figures
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 

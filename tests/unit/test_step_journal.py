@@ -52,10 +52,12 @@ from flowcheck.replica.optimizer.state_section_names import PARAMETERS
 from flowcheck.replica.state_digest import sha256
 from flowcheck.replica.state_file.state_file import StateFile
 from flowcheck.replica.step_journal import journal_writer
+from flowcheck.replica.step_journal.journal_figures import read_figures
 from flowcheck.replica.step_journal.journal_folder import SEGMENTS_LEAST, JournalFolder
 from flowcheck.replica.step_journal.journal_reader import journals_below
-from flowcheck.replica.step_journal.journal_records import JournalLine, read_figures
-from flowcheck.replica.step_journal.waiting_entries import SLOTS_MOST, WaitingEntries
+from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.replica.step_journal.waiting_entries import WaitingEntries
+from flowcheck.replica.step_journal.waiting_sizes import SLOTS_MOST
 from flowcheck.replica.taint import TaintLog
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
 from flowcheck.step_numbers import Step

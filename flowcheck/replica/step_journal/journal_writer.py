@@ -27,17 +27,16 @@ from flowcheck.findings.catalog.step_journals import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_digest import StateId
+from flowcheck.replica.step_journal.journal_figures import JournalFigures, read_figures
 from flowcheck.replica.step_journal.journal_folder import JournalFolder
 from flowcheck.replica.step_journal.journal_records import (
-    JournalFigures,
     JournalLine,
-    read_figures,
 )
 from flowcheck.replica.step_journal.waiting_entries import (
     WaitingEntries,
     WaitingEntry,
-    waiting_bytes,
 )
+from flowcheck.replica.step_journal.waiting_sizes import waiting_bytes
 
 CLOSE_S = 3.0
 """Seconds that the end of the updater waits for what is on its way to the disk. A choice, below the

@@ -22,34 +22,19 @@ import xxhash
 
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.private_files import open_private
-from flowcheck.replica.checkpoint_files.direct_io import ALIGN_BYTES
 from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.replica.step_journal.waiting_sizes import (
+    HEAD_BYTES,
+    LINE_BYTES,
+    slot_bytes_of,
+    slots_of,
+    waiting_bytes,
+)
 
-SLOTS_LEAST, SLOTS_MOST, SLOTS_BYTES = 3, 8, 256 << 20
-"""Entries that may wait for the disk: as many as fit into so many bytes, within these bounds. A
-choice: one is being written while the next is filled, and the third bridges a pause of the disk;
-more takes memory, fewer leave out steps after a shorter pause."""
-LINE_BYTES = 256 << 10
-"""Room for a line. A choice: twelve thousand ranges of elements that lacked bytes in one step."""
 _HEAD = struct.Struct("<QQQQ")  # sequence, bytes of the line, of the payload, xxh3 of all and line
-_HEAD_BYTES = ALIGN_BYTES
 _FILE = struct.Struct("<8sQQ")  # magic, slots, bytes of a slot
 _MAGIC = b"FCWAITS\n"
 _EMPTY = bytes(_HEAD.size)
-
-
-def waiting_bytes(gradient_bytes: int) -> int:
-    """Bytes of shared memory that the slots take."""
-    slot = _slot_bytes(gradient_bytes)
-    return _HEAD_BYTES + _slots(slot) * slot
-
-
-def _slot_bytes(payload_bytes: int) -> int:
-    return _HEAD_BYTES + LINE_BYTES + -(-max(payload_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES
-
-
-def _slots(slot_bytes: int) -> int:
-    return min(SLOTS_MOST, max(SLOTS_LEAST, SLOTS_BYTES // slot_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +55,8 @@ class WaitingEntries:
     def __init__(self, path: Path, payload_bytes: int) -> None:
         """Takes over what waits at `path`, if that is of the same sizes. payload_bytes: most bytes
         of an entry. Raises OSError where there is no memory."""
-        self._slot_bytes = _slot_bytes(payload_bytes)
-        self._slots = _slots(self._slot_bytes)
+        self._slot_bytes = slot_bytes_of(payload_bytes)
+        self._slots = slots_of(self._slot_bytes)
         head = _FILE.pack(_MAGIC, self._slots, self._slot_bytes)
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -104,7 +89,7 @@ class WaitingEntries:
             raw = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
             payload[at : at + raw.size] = raw
             at += raw.size
-        self._map[begin + _HEAD_BYTES : begin + _HEAD_BYTES + len(text)] = text
+        self._map[begin + HEAD_BYTES : begin + HEAD_BYTES + len(text)] = text
         self._sequence += 1
         told = self._sequence, len(text), at
         self._map[begin : begin + _HEAD.size] = _HEAD.pack(*told, _check(told, text))
@@ -112,7 +97,7 @@ class WaitingEntries:
 
     def fits(self, line: JournalLine, parts: Sequence[np.ndarray]) -> bool:
         """Whether an entry is not larger than a slot."""
-        room = self._slot_bytes - _HEAD_BYTES - LINE_BYTES
+        room = self._slot_bytes - HEAD_BYTES - LINE_BYTES
         own = sum(part.nbytes for part in parts) <= room
         return own and len(msgspec.json.encode(line)) <= LINE_BYTES
 
@@ -128,7 +113,7 @@ class WaitingEntries:
             sequence, text_bytes, size_bytes, check = _HEAD.unpack_from(self._map, begin)
             if not sequence or text_bytes > LINE_BYTES:
                 continue
-            text = self._map[begin + _HEAD_BYTES : begin + _HEAD_BYTES + text_bytes]
+            text = self._map[begin + HEAD_BYTES : begin + HEAD_BYTES + text_bytes]
             if check != _check((sequence, text_bytes, size_bytes), text):
                 continue
             with suppress(*DECODE_ERRORS):
@@ -149,10 +134,10 @@ class WaitingEntries:
         return int(sequence)
 
     def _begin(self, slot: int) -> int:
-        return _HEAD_BYTES + slot * self._slot_bytes
+        return HEAD_BYTES + slot * self._slot_bytes
 
     def _payload(self, slot: int) -> np.ndarray:
-        begin = self._begin(slot) + _HEAD_BYTES + LINE_BYTES
+        begin = self._begin(slot) + HEAD_BYTES + LINE_BYTES
         end = self._begin(slot) + self._slot_bytes
         return np.frombuffer(self._map, np.uint8, end - begin, begin)
 

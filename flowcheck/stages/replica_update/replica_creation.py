@@ -18,7 +18,7 @@ from flowcheck.replica.sharding.gather_units import UnitSplitter
 from flowcheck.replica.state_file.concurrent_reader import SPARE_COPIES
 from flowcheck.replica.state_file.file_header import COPIES_MAX
 from flowcheck.replica.state_file.free_space import FreeSpace, check_space, free_space_of
-from flowcheck.replica.step_journal.waiting_entries import waiting_bytes
+from flowcheck.replica.step_journal.waiting_sizes import waiting_bytes
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement

@@ -13,7 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.step_journal.journal_records import JournalFigures
+from flowcheck.replica.step_journal.journal_figures import JournalFigures
 from flowcheck.stages.chain_events.event_log import Event
 from flowcheck.step_numbers import Step
 from flowcheck.wire.algorithms.algorithm_names import Algorithm

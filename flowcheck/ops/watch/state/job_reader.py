@@ -26,7 +26,7 @@ from flowcheck.ops.watch.state.chain_state import JobState as State
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
-from flowcheck.replica.step_journal.journal_records import read_figures
+from flowcheck.replica.step_journal.journal_figures import read_figures
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import read_anchor_records
