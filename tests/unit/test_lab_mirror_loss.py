@@ -91,7 +91,7 @@ def test_what_a_drill_with_a_loss_tells(tmp_path: Path) -> None:
     assert followed.tainted_elements == 9
     count, steps, taint, missing = facts(found)
     assert "dropped 4 of 10 copies" in count
-    assert "5 of 6 steps followed, 2 of them exact; 2 partial" in steps
+    assert "5 of 6 steps followed: 2 exact, 2 partial" in steps
     assert taint.startswith("9 elements tainted at the end") and "(6)" in missing
     assert all(holds for holds, _ in statements(found))
 

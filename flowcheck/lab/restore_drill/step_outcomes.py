@@ -48,8 +48,8 @@ class FollowedSteps:
     def sentences(self) -> list[str]:
         """The same for people."""
         found = [
-            f"{self.followed} of {self.steps} steps followed, {self.exact} of them exact; "
-            f"{len(self.partial)} partial: they lacked bytes{_shown(self.partial)}",
+            f"{self.followed} of {self.steps} steps followed: {self.exact} exact, "
+            f"{len(self.partial)} partial, as they lacked bytes themselves{_shown(self.partial)}",
             f"{self.tainted_elements:,} elements tainted at the end, "
             f"in {len(self.tainted_at_end)} parameters",
         ]
