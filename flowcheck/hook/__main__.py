@@ -71,17 +71,16 @@ def _run_file(script: str) -> None:
     module.__loader__ = SourceFileLoader("__main__", path)
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
 
 
 def _check_exists(script: str, *, is_module: bool) -> None:
     """Leaves as python does where there is no such script (code 2) or module (code 1)."""
     python = sys.executable
-    try:
-        exists = find_spec(script) is not None if is_module else Path(script).exists()
-    except (ImportError, ValueError):
-        exists = False
-    if exists:
+    # Its parent packages are the script's own: what they raise is shown when it runs.
+    root = script.split(".")[0]
+    if Path(script).exists() if not is_module else root and find_spec(root) is not None:
         return
     if is_module:
         print(f"{python}: No module named {script}", file=sys.stderr)

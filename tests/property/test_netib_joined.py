@@ -155,8 +155,10 @@ def test_gap_anywhere(name: str, tmp_path: Path, shm: Path) -> None:
     found = kept(both)
     both.close()
     assert chain.heard.of(StepLost)
-    assert [line["gradient_sha256"] for line in taken] == hashes[: len(taken)]
-    assert len(taken) >= int(first * options.steps) - 2
+    # The step in which the gap begins may be taken as far as it came (test_lost_messages judges it).
+    whole = taken[:-1] if taken[-1].get("missing_elements") else taken
+    assert [line["gradient_sha256"] for line in whole] == hashes[: len(whole)]
+    assert len(whole) >= int(first * options.steps) - 2
     assert found == right[-len(found) :]
     assert len(found) >= int((1 - last) * options.steps) - 2
 

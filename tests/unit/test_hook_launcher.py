@@ -18,6 +18,9 @@ def fails(depth):
 if __name__ == "__main__":
     print(__file__, sys.argv, flush=True)
     kind = sys.argv[1]
+    class Settings:
+        rate: float
+    print(Settings.__annotations__, flush=True)
     if kind == "raise":
         fails(1)
     if kind == "chained":

@@ -62,7 +62,7 @@ def waits_behind_gap(
 ) -> bool:
     """Whether messages that an iteration of the job, counted from 1, may need wait behind a gap
     that was not passed, or have no number."""
-    found, unknown = _by_connection(extractors, plans, numbers)
+    found, unknown = _by_connection(extractors, plans, numbers, beyond=True)
     for extractor, index, plan, waiting in found.values():
         frontier = extractor.frontier(index)
         behind = frontier not in waiting and any(number > frontier for number in waiting)
@@ -93,9 +93,12 @@ def _by_connection(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
+    *,
+    beyond: bool = False,
 ) -> tuple[dict[int, _Behind], dict[int, _Flow]]:
     """({connection: its staged messages}, connections of which a message's number is unknown). Of
-    a flow that left its plan, those before the message that did."""
+    a flow that left its plan, those before the message that did; beyond: all, as a gap before that
+    message may be why it seems to leave the plan."""
     found: dict[int, _Behind] = {}
     unknown: dict[int, _Flow] = {}
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
@@ -112,7 +115,8 @@ def _by_connection(
                 continue
             plan = plans[key]
             left_at = int(installed[m.flow]["deviating_number"])
-            if state == PLAN_SUSPENDED and left_at <= number != NUMBER_UNKNOWN:
+            left = state == PLAN_SUSPENDED and left_at <= number != NUMBER_UNKNOWN
+            if left and not beyond:
                 continue
             if number == NUMBER_UNKNOWN:
                 unknown[plan.connection] = (extractor, int(m.flow), plan)
