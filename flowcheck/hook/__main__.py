@@ -79,7 +79,7 @@ def _check_exists(script: str, *, is_module: bool) -> None:
     """Leaves as python does where there is no such script (code 2) or module (code 1)."""
     python = sys.executable
     # Its parent packages are the script's own: what they raise is shown when it runs.
-    root = script.split(".")[0]
+    root = script.split(".", maxsplit=1)[0]
     if Path(script).exists() if not is_module else root and find_spec(root) is not None:
         return
     if is_module:

@@ -155,7 +155,7 @@ def test_gap_anywhere(name: str, tmp_path: Path, shm: Path) -> None:
     found = kept(both)
     both.close()
     assert chain.heard.of(StepLost)
-    # The step in which the gap begins may be taken as far as it came (test_lost_messages judges it).
+    # The step in which the gap begins may be taken as far as it came: test_lost_messages judges it.
     whole = taken[:-1] if taken[-1].get("missing_elements") else taken
     assert [line["gradient_sha256"] for line in whole] == hashes[: len(whole)]
     assert len(whole) >= int(first * options.steps) - 2
