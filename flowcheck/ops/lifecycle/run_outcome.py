@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import LearnError
+from flowcheck.errors import DECODE_ERRORS, LearnError
 from flowcheck.findings.catalog.how_chains_end import (
     LOST_AND_STAYS,
     NO_BASE,
@@ -123,9 +124,24 @@ def _nothing(run: RunDir, progress: ChainProgress, frames: int | None) -> Findin
 
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last complete line of steps.jsonl; if lines could not be written, step and digest from
-    the last heartbeat. None: no step was applied."""
+    the last heartbeat. None: no step was applied, or the line is damaged."""
     beat = read_beat(run.heartbeat_file)
     if beat is not None and beat.unwritten_lines and beat.applied:
         return {"step": beat.applied, "digest": beat.digest}
     line = last_complete_line(run.steps)
-    return None if line is None else msgspec.json.decode(line)
+    if line is None:
+        return None
+    try:
+        told: dict[str, object] = msgspec.json.decode(line)
+        msgspec.convert(told, _Line)
+    except DECODE_ERRORS:
+        return None  # damaged: nothing of it is believed
+    return told
+
+
+class _Line(msgspec.Struct):
+    """What every line of steps.jsonl has."""
+
+    step: Annotated[int, msgspec.Meta(ge=0)]
+    digest: str
+    taint: Finding | None = None
