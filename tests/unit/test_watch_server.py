@@ -28,6 +28,8 @@ from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, metrics_text
 from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.replica.step_journal.journal_figures import JournalFigures
+from flowcheck.step_numbers import Step
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 WORD = "a-word-of-sixteen-and-more"
@@ -88,7 +90,10 @@ def test_health_is_a_status_that_a_probe_understands_and_a_reason(
 
 
 def test_every_metric_is_one_that_prometheus_own_tools_take(serve: Serve) -> None:
-    url = serve(recorded("state-lost.json"))
+    state = recorded("state-lost.json")
+    kept = JournalFigures(folder="/kept", size_bytes=9, first_step=Step(3), last_step=Step(5))
+    jobs = [msgspec.structs.replace(job, kept_steps=kept) for job in state.jobs]
+    url = serve(msgspec.structs.replace(state, jobs=type(state.jobs)(jobs)))
     _, text = curl(f"{url}/metrics")
     if promtool := shutil.which("promtool"):
         subprocess.run([promtool, "check", "metrics"], input=text.encode(), check=True)
