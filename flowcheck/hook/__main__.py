@@ -11,7 +11,6 @@ from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
-from traceback import walk_tb
 from types import ModuleType, TracebackType
 
 from flowcheck.hook.install import ADDRESS, TOKEN_FILE, install_from_environment
@@ -78,17 +77,17 @@ def _run_file(script: str) -> None:
 def _check_exists(script: str, *, is_module: bool) -> None:
     """Leaves as python does where there is no such script (code 2) or module (code 1)."""
     python = sys.executable
-    # Its parent packages are the script's own: what they raise is shown when it runs.
-    root = script.split(".", maxsplit=1)[0]
-    if Path(script).exists() if not is_module else root and find_spec(root) is not None:
-        return
     if is_module:
-        print(f"{python}: No module named {script}", file=sys.stderr)
-        sys.exit(1)
-    place = Path(script).absolute()
-    print(f"{python}: can't open file '{place}': [Errno 2] No such file or directory",
-          file=sys.stderr)  # fmt: skip
-    sys.exit(2)
+        # Its parent packages are the script's own: what they raise is shown when it runs.
+        root = script.split(".", maxsplit=1)[0]
+        if not root or find_spec(root) is None:
+            print(f"{python}: No module named {script}", file=sys.stderr)
+            sys.exit(1)
+    elif not Path(script).exists():
+        place = Path(script).absolute()
+        print(f"{python}: can't open file '{place}': [Errno 2] No such file or directory",
+              file=sys.stderr)  # fmt: skip
+        sys.exit(2)
 
 
 def _run(script: Callable[[], object]) -> None:
@@ -104,10 +103,7 @@ def _run(script: Callable[[], object]) -> None:
 def _of_script(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that begins behind this file's and runpy's frames."""
     starters = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap>"}
-    for frame, _ in walk_tb(trace):
-        assert trace is not None
-        if frame.f_code.co_filename not in starters:
-            return trace
+    while trace is not None and trace.tb_frame.f_code.co_filename in starters:
         trace = trace.tb_next
     return trace
 
