@@ -137,6 +137,9 @@ def test_decisions_of_an_earlier_version_are_read(
     made = SkipDecision(1, 4, (7, 8), (((1, 2, 3),), ()), WHY)
     file.write_bytes(msgspec.msgpack.encode([made]))
     assert read_decisions(file) == [made]
+    told = msgspec.structs.replace(made, left_out=(3, 4))
+    file.write_bytes(msgspec.msgpack.encode([told]))
+    assert read_decisions(file) == [told]
     file.write_bytes(msgspec.msgpack.encode([msgspec.to_builtins(made) | {"assumed": sentence}]))
     assert read_decisions(file) == [msgspec.structs.replace(made, assumed=found)]
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain
-from test_base_command import Trainer, lines, notes
+from test_base_command import STEPS, Trainer, first_life, frames_of, lines, notes
 
 from flowcheck.config import encode_config
 from flowcheck.findings.catalog.base_checkpoints import WAIT_ENDED
@@ -29,6 +30,7 @@ from flowcheck.findings.catalog.job_restarts import (
 )
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
+from flowcheck.ops.trainer_checkpoint import base_command
 from flowcheck.ops.trainer_checkpoint.audit_command import read_checkpoint_template
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import look_at
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import audit_file
@@ -224,6 +226,33 @@ def test_waits_and_goes_on_though_killed_at_every_change(
     told = {line["step"]: line["parameters_sha256"] for line in lines(both)}
     assert told[JOB.steps] == lossy.hashes[-1]
     assert sorted(told) == [*range(1, LOST), *range(LOST + 1, JOB.steps + 1)]
+
+
+def test_behind_a_full_log_a_step_that_lacks_bytes_keeps_nothing_from_its_end(
+    shm: Path, tmp_path: Path
+) -> None:
+    trainer = Clipping()
+    trainer.step(np.random.default_rng(5).standard_normal(trainer.flat().size, np.float32))
+    file = trainer.save(tmp_path / "base.pt", 1)
+    frames, wanted = frames_of(trainer, after=first_life())
+    largest = max(len(one.frame) for one in frames)
+    full = [n for n, one in enumerate(frames) if len(one.frame) == largest]
+    del frames[full[len(full) * 7 // 8]]
+    write_pcap(tmp_path / "seen.pcap", frames)
+    chain = Chain(tmp_path, shm / "memory", [tmp_path / "seen.pcap"], 256)
+    both = Both(chain, **SETTINGS, gradient_log={"memory_bytes": 4096 + 3 * 12288})
+    try:
+        both.drive(until=lambda: both.applied_iteration() >= STEPS + 5)
+        assert "the gradient log is full after 3 steps" in notes(both)
+        base_command.submit_base(chain.run, both.config, file)
+        both.drive()
+        told = lines(both)  # torch's optimizer had taken one step
+        assert [line["step"] for line in told] == [1, 2, 3, 4]
+        assert [line["parameters_sha256"] for line in told[1:]] == wanted[:3]
+        assert both.chain.heard.of(StepLost)
+        assert both.applied_iteration() == STEPS + JOB.steps  # nothing waits
+    finally:
+        both.close()
 
 
 def test_without_a_live_source_it_stops_as_before(

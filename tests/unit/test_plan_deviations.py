@@ -30,6 +30,7 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows
 from flowcheck.plane.mirror_merge import mirror_point_merge
+from flowcheck.stages.extraction.plan_deviation_resolver import DeviationResolver, read_decisions
 from flowcheck.stages.job_learning import stream_reading
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_state.assumptions import assumptions_of
@@ -140,6 +141,21 @@ def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., C
     played(chain)
     assert [n for n in chain.heard.of(Note) if n.finding.arguments["reason"] == BUCKET_BY_ORDER()]
     assert PLACE_OF_STEP(BUCKET_BY_ORDER()) in assumptions_of(chain.run)
+
+
+@pytest.mark.parametrize("at_step", [3, 5])
+def test_decisions_on_file_tell_in_which_iterations_something_was_left_out(
+    play: Callable[..., Chain], at_step: int
+) -> None:
+    """A later life of the stage must know it: what is behind a gap there may be of that."""
+    job = replace(JOB, steps=9, channels=1)
+    chain = play(Disturbed(job, before={at_step: evaluation}, between={}).generate())
+    played(chain)
+    made = read_decisions(chain.run.learned_folder / "recuts")
+    told = {one for decision in made for one in decision.left_out}
+    assert told and told <= {at_step, at_step + 1}  # iterations count from 1, steps here from 0
+    resolver = DeviationResolver(chain.run, decode_job(chain.run.learned_job.read_bytes()), {}, 100)
+    assert resolver.left_out == {100 + one for one in told}
 
 
 def die_after(calls: int) -> None:

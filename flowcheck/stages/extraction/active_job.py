@@ -104,9 +104,6 @@ class ActiveJob:
         self._used = UnusedParameterMap(job, each)
         self._inferred = not fresh
         """Numbers of messages were told by the plan, or may have been in a life before."""
-        self._left_out: set[Iteration] = set()
-        """Iterations, of those not handed on yet, in or before which something outside the plan was
-        left out."""
         self.generations = ShardGenerations(
             shard, scrutiny.problem, doubtful=self._tell_doubtful, taints=taints, alone=self._alone
         )
@@ -115,6 +112,9 @@ class ActiveJob:
         self.planned = InstalledPlans(
             run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
         )
+        self._left_out = self.planned.deviations.left_out
+        """Iterations, of those not handed on yet, in or before which something outside the plan was
+        left out."""
         self.planned.restore(lost=self.lost)
         self.planned.install(lost=self.lost)
         self._more_staged = True

@@ -59,6 +59,9 @@ class SkipDecision(msgspec.Struct, frozen=True):
     skips: tuple[tuple[Skip, ...], ...] = msgspec.field(name="cuts")
     """[lane]"""
     assumed: Finding | None = None
+    left_out: tuple[Iteration, ...] = ()
+    """Iterations in or before which something was left out; none where an earlier version wrote
+    it."""
 
 
 class _EarlierDecision(msgspec.Struct):
@@ -131,6 +134,12 @@ class DeviationResolver:
         self._made: list[SkipDecision] = []
         if self._file.exists():
             self._made = read_decisions(self._file)
+
+    @property
+    def left_out(self) -> set[Iteration]:
+        """Iterations of the shard in or before which something was left out, by every decision that
+        is remembered."""
+        return {Iteration(one + self._base) for made in self._made for one in _iterations_of(made)}
 
     def restore(self, extractor: Extractor, index: int, key: FlowKey) -> None:
         """Gives one planned flow of one mirror point every skip that was decided."""
@@ -225,12 +234,17 @@ class DeviationResolver:
             outcome.broken = named, STEP_UNEXPLAINED(self._name(named))
             return
         decision = SkipDecision(
-            number, reading.buckets[-1].iteration, reading.end, skips, reading.assumed
+            number,
+            reading.buckets[-1].iteration,
+            reading.end,
+            skips,
+            reading.assumed,
+            (iteration, last),
         )
         self._keep(decision)
         self._waited[number] = 0  # what still waits was not read with these skips
         outcome.done += self._apply(view, decision)
-        outcome.left_out |= {Iteration(one + self._base) for one in (iteration, last)}
+        outcome.left_out |= {Iteration(one + self._base) for one in _iterations_of(decision)}
         if reading.assumed is not None:
             add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
             named_step = self._name(Iteration(iteration + self._base))
@@ -290,6 +304,12 @@ class DeviationResolver:
             if instance.state == PLAN_SUSPENDED:
                 instance.extractor.resume(instance.index)
         return len(view.instances)
+
+
+def _iterations_of(decision: SkipDecision) -> tuple[Iteration, ...]:
+    """Iterations, counted from 1, in or before which a decision left something out. An earlier
+    version did not write them: then those around the last one that it read."""
+    return decision.left_out or (Iteration(decision.iteration - 1), decision.iteration)
 
 
 def _instances(extractors: Sequence[Extractor], reader: StepReader) -> Iterator[MirroredFlow]:

@@ -298,7 +298,8 @@ class UpdateService:
         if arrived is not None and arrived.unbelieved and not o.replica.optimizer.per_element:
             if at is None:
                 return self._pass_lacking(o, followed, arrived)
-            arrived = None  # what is logged is applied before it is passed
+            if not o.waiting.closed:  # what comes behind a closed log is of no use
+                arrived = None  # what is logged is applied before it is passed
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if followed.ends_step(arrived.iteration, self._each):
                 any_base = bridged or (followed.step is None and o.map.joined)
