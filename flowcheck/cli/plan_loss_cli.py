@@ -76,7 +76,10 @@ def plan_loss(
     ] = None,
     heal: Annotated[
         bool,
-        typer.Option("--heal", help="Also plan a replica that goes on, tainted until healed."),
+        typer.Option(
+            "--heal",
+            help="Also plan a rule that steps each element by itself: tainted until healed.",
+        ),
     ] = False,
     heal_delay: Annotated[
         int, typer.Option(help="Steps until a checkpoint of the trainer has healed, with --heal.")
@@ -89,7 +92,7 @@ def plan_loss(
         ),
     ] = None,
     hook_success: Annotated[
-        float, typer.Option(help="Probability that the hook answers, 0 to 1.")
+        float, typer.Option(help="Probability that the hook answers, 0 to 1, with --heal.")
     ] = 1.0,
     clip_norm: Annotated[
         bool,
@@ -126,9 +129,10 @@ def plan_loss(
     """Plan packet loss: how often another mirror's copy repairs a step, and how often none does.
 
     A step that no copy repairs stops the replica where its optimizer needs all gradients at once,
-    as with clipping by a norm; the figures are for the packets of the model, or of the given number
-    of bytes. They are computed exactly; --simulate checks them by drawing packets. With --heal they
-    also say how long lost elements stay tainted under rules that step each element by itself.
+    as with clipping by a norm, until the trainer's next checkpoint (--checkpoint-every). With
+    --heal the plan also says how long lost elements stay tainted under rules that step each element
+    by itself. The figures are for the packets of the model, or of the given number of bytes, and
+    computed exactly; --simulate checks them by drawing packets.
 
     With rates of the ring it tells whether a burst overflows it. That is a bound, no probability.
 
@@ -139,7 +143,11 @@ def plan_loss(
     `flowcheck plan-loss net.py:make --world 8 --heal --checkpoint-every 500 --simulate 10000`
     """
     from flowcheck.errors import ConfigError
-    from flowcheck.findings.catalog.packet_loss_plan import COPIES_OR_LINKS, NEEDS_OPTION
+    from flowcheck.findings.catalog.packet_loss_plan import (
+        COPIES_OR_LINKS,
+        NEEDED_BY,
+        NEEDS_OPTION,
+    )
     from flowcheck.findings.catalog.refused_settings import AT_LEAST
     from flowcheck.ops.packet_loss import loss_command as verb
     from flowcheck.ops.packet_loss.copy_loss import HopLosses
@@ -155,7 +163,7 @@ def plan_loss(
     if links is not None and copies is not None:
         raise ConfigError("--copies", copies, COPIES_OR_LINKS())
     if heal and checkpoint_every is None:
-        raise ConfigError("--heal", True, NEEDS_OPTION("--checkpoint-every"))
+        raise ConfigError("--checkpoint-every", None, NEEDED_BY("--heal"))
     if hook_delay is not None and not heal:
         raise ConfigError("--hook-delay", hook_delay, NEEDS_OPTION("--heal"))
     for one, other, value in (
@@ -203,8 +211,8 @@ def plan_loss(
         ),
         rings=rings,
         step_s=step_seconds,
-        checkpoint_every=checkpoint_every,
-        healing=healing if heal else None,
+        healing=None if checkpoint_every is None else healing,
+        heals=heal,
         state_bytes=state_bytes,
         clip_norm=clip_norm or facts.clip_norm,
         burst=verb.ring_burst(packets, wire, facts, burst),

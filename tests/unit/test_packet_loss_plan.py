@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -523,16 +524,53 @@ def test_a_plan_of_healing_says_what_of_it_is_one(tmp_path: Path) -> None:
     code, said = planned(*words, "--simulate", 2000, "--seed", 4, "--svg", picture)
     assert code == 0, said
     assert "DIFFERS" not in said
+    told = json.loads(planned(*words, "--json")[1])
+    taint, packets = told["chosen"]["taint"], told["packets"]
+    assert taint["elements"] == taint["lost_packets"] * packets["elements_per_packet"]
+    assert taint["bytes"] == 12 * taint["elements"]
+    assert "plan_loss.taint_until_healed" in {one["code"] for one in told["assumed"]}
     told = json.loads(planned(*words, "--clip-norm", "--json")[1])
-    assert told["chosen"]["taint"]["elements"] == told["packets"]["elements"] == 2_500_000
-    assert told["chosen"]["taint"]["bytes"] == 12 * 2_500_000
-    assert "plan_loss.taint_is_a_plan" in {one["code"] for one in told["assumed"]}
+    assert told["chosen"]["taint"] is None, "one norm over all: the replica waits"
+    assert "plan_loss.waits_at_loss" in {one["code"] for one in told["assumed"]}
     root = ElementTree.parse(picture).getroot()
     curves = root.findall("{http://www.w3.org/2000/svg}polyline")
     assert len(curves) == 6
     for curve in curves:
         ys = [float(point.split(",")[1]) for point in curve.get("points", "").split()]
         assert ys == sorted(ys), "the more loss, the fewer exact steps"
+
+
+@pytest.mark.parametrize("every", [1, 7, 100])
+def test_a_rule_over_all_gradients_goes_on_with_the_next_checkpoint(every: int) -> None:
+    """Played out: a step is lost or not, and a checkpoint begins the replica anew."""
+    words = (*SIZE, "--links", 2, "--switch-loss", 1e-5, "--checkpoint-every", every)
+    code, said = planned(*words, "--heal-delay", 3, "--simulate", 3000)
+    assert code == 0 and "DIFFERS" not in said
+    chosen = json.loads(planned(*words, "--heal-delay", 3, "--json")[1])["chosen"]
+    random, steps = np.random.default_rng(1), 200_000
+    lost = random.random(steps) < chosen["odds"]["unrepaired"]
+    there, waits = 0, []
+    stopped = None
+    for step in range(steps):
+        if lost[step] and stopped is None:
+            stopped = step
+        saved = step % every == 0
+        there += saved or stopped is None
+        if saved and stopped is not None:
+            waits.append(step - stopped + 3)
+            stopped = None
+    rule = chosen["whole_rule"]
+    assert there / steps == pytest.approx(rule["kept_share"], abs=0.02)
+    every_loss = np.flatnonzero(lost)
+    until = -every_loss % every + 3
+    assert until.mean() == pytest.approx(rule["wait_steps"], rel=0.05)
+    assert max(waits) <= rule["most_wait_steps"] == every - 1 + 3
+
+
+def test_no_loss_is_told_as_zero() -> None:
+    for more in ((), ("--heal", "--checkpoint-every", 5)):
+        said = planned(*SIZE, "--switch-loss", 0, *more)[1]
+        assert " -0" not in said
 
 
 def test_a_burst_that_overflows_the_ring_is_told() -> None:
@@ -576,7 +614,7 @@ def test_a_model_tells_its_buckets(tmp_path: Path) -> None:
         ((*SIZE, "--burst-packets", "0.5"), "--burst-packets"),
         ((*SIZE, "--rings", "0"), "--rings"),
         ((*SIZE, "--step-seconds", "0"), "--step-seconds"),
-        ((*SIZE, "--heal"), "--heal"),
+        ((*SIZE, "--heal"), "--checkpoint-every"),
         ((*SIZE, "--hook-delay", "1"), "--hook-delay"),
         ((*SIZE, "--checkpoint-every", "0"), "--checkpoint-every"),
         ((*SIZE, "--heal-delay", "-1"), "--heal-delay"),

@@ -41,6 +41,16 @@ NEEDS_OPTION = Entry(
     "needs {option} beside it",
     remedy="Give both, or leave both out.",
 )
+NEEDED_BY = Entry(
+    "plan_loss.needed_by",
+    "{option} needs it",
+    remedy="Give both, or leave both out.",
+)
+LINKS_OF_RING = Entry(
+    "plan_loss.links_of_ring",
+    "must be 2 at least and {most} at most: a ring of {ranks} ranks has {ranks} links",
+    remedy=CORRECT_VALUE,
+)
 FACTORY_FOR_LOSS = Entry(
     "plan_loss.factory_for_loss",
     "the job file states no model and optimizer, which tell the size of the gradients",
@@ -67,9 +77,15 @@ PARTIAL_SUMS_FREE = Entry(
 )
 STOPS_AT_LOSS = Entry(
     "plan_loss.stops_at_loss",
-    "the optimizer's rule needs all gradients at once, so that a lost step stops the replica; by a "
-    "rule that steps each element by itself it goes on, with the lost elements tainted",
+    "the optimizer's rule needs all gradients at once, so that a lost step stops the replica until "
+    "it is given a checkpoint; by a rule that steps each element by itself it goes on, with the "
+    "lost elements tainted",
     remedy="`--heal` plans that.",
+)
+WAITS_AT_LOSS = Entry(
+    "plan_loss.waits_at_loss",
+    "the trainer clips by a norm of all gradients: a lost step stops the replica until it is given "
+    "a checkpoint, and nothing is tainted",
 )
 ONE_ALL_REDUCE = Entry(
     "plan_loss.one_all_reduce",
@@ -83,10 +99,11 @@ FOREIGN_LOSS = Entry(
     remedy="Measure yours (`flowcheck status{this_run!o}` counts packets that no mirror brought), "
     "and give it with `--switch-loss`.",
 )
-TAINT_IS_A_PLAN = Entry(
-    "plan_loss.taint_is_a_plan",
-    "each file of the trainer's heals: this release goes on with tainted elements where the "
-    "optimizer steps each element by itself, takes the files that it is given, and asks no hook",
+TAINT_UNTIL_HEALED = Entry(
+    "plan_loss.taint_until_healed",
+    "the optimizer steps each element by itself, and each checkpoint file of the trainer is taken "
+    "as it appears",
+    remedy="`[audit] folder` takes them; `[hook]` asks the trainer before.",
 )
 HEALED_WHOLE = Entry(
     "plan_loss.healed_whole",

@@ -47,12 +47,13 @@ class HopLosses(msgspec.Struct, frozen=True, kw_only=True):
         """Of a full frame of the path MTU on the link: 1 - (1 - b)^bits. Shorter frames are lost
         more rarely."""
         bits = 8 * (pmtu_bytes + FRAME_BYTES + FCS_BYTES)
-        return -math.expm1(bits * math.log1p(-self.bit_error_rate))
+        return 0.0 - math.expm1(bits * math.log1p(-self.bit_error_rate))
 
     def of_copy(self, pmtu_bytes: int) -> float:
         """1 - (1 - switch)(1 - link)(1 - nic)(1 - ring), without cancellation."""
         hops = (self.switch, self.of_link(pmtu_bytes), self.nic, self.ring)
-        return -math.expm1(math.fsum(map(math.log1p, (-hop for hop in hops))))
+        # 0.0 gives a zero without a sign where nothing is lost
+        return 0.0 - math.expm1(math.fsum(map(math.log1p, (-hop for hop in hops))))
 
 
 class LossProcess(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from flowcheck.ops.packet_loss.loss_simulation import (
     simulate_stops,
     simulate_taint,
 )
+from flowcheck.ops.packet_loss.replica_odds import Healing
 from flowcheck.ops.packet_loss.ring_overflow import RingBurst
 from flowcheck.ops.packet_loss.step_packets import StepPackets, step_packets
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
@@ -161,15 +162,19 @@ def simulated(plan: LossPlan, samples: int, seed: int) -> tuple[Compared, ...]:
     )
     lost = certain(chosen.odds.unrepaired)
     days, there = simulate_stops(lost, plan.steps_day, samples, seed + 1)
-    today = chosen.today
+    rule, files = chosen.whole_rule, settings.healing
     found = [
         compared("a step is repaired", chosen.odds.repaired, touched - stopped, samples),
         compared("a step stops the replica", chosen.odds.unrepaired, stopped, samples),
-        compared("a day has a stop", today.stop_day, days, samples),
-        compared("a step of the first day is there", today.exact_share, there, samples),
+        compared("a day has a stop", rule.stop_day, days, samples),
+        compared("a step of the first day is there", rule.exact_share, there, samples),
     ]
-    if settings.healing is not None and chosen.taint is not None:
-        tainted = simulate_taint(lost, settings.healing, samples, seed + 2)
+    if files is not None and rule.kept_share is not None:
+        bare = Healing(checkpoint_every=files.checkpoint_every, heal_delay=0)
+        kept = samples - simulate_taint(lost, bare, samples, seed + 3)
+        found.append(compared("with checkpoints, a step is there", rule.kept_share, kept, samples))
+    if files is not None and chosen.taint is not None:
+        tainted = simulate_taint(lost, files, samples, seed + 2)
         exact = samples - tainted
         found.append(
             compared("with healing, a step is exact", chosen.taint.exact_share, exact, samples)

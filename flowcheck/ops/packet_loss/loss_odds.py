@@ -51,7 +51,7 @@ def step_odds(
         clean=math.exp(clean),
         # Not below: what rounding leaves where each packet has one copy, and nothing is repaired.
         repaired=max(0.0, math.exp(all_there) * -math.expm1(clean - all_there)),
-        unrepaired=-math.expm1(all_there),
+        unrepaired=0.0 - math.expm1(all_there),
         lost_packets=lost,
         lost_copies=copies,
     )
@@ -130,4 +130,4 @@ def at_least_once(probability: float, times: int) -> float:
     """Probability that what happens with `probability` happens at least once in `times`."""
     if probability >= 1:
         return 1.0 if times else 0.0
-    return -math.expm1(times * math.log1p(-probability))
+    return 0.0 - math.expm1(times * math.log1p(-probability))

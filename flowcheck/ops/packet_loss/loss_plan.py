@@ -17,7 +17,8 @@ from flowcheck.findings.catalog.packet_loss_plan import (
     PARTIAL_SUMS_FREE,
     SEVERAL_RINGS,
     STOPS_AT_LOSS,
-    TAINT_IS_A_PLAN,
+    TAINT_UNTIL_HEALED,
+    WAITS_AT_LOSS,
 )
 from flowcheck.findings.catalog.plan_figures import ONE_CHANNEL, PROTOCOL_BY_SIZE
 from flowcheck.findings.catalog.refused_settings import FROM_TO
@@ -26,8 +27,8 @@ from flowcheck.ops.packet_loss.copy_loss import HopLosses, LossProcess
 from flowcheck.ops.packet_loss.loss_odds import StepOdds, at_least_once, step_odds
 from flowcheck.ops.packet_loss.replica_odds import (
     Healing,
-    base_wait_steps,
     healing_of_day,
+    kept_share,
     steps_of_day,
     steps_until,
     stopped_share,
@@ -54,8 +55,10 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage
     rings: int
     step_s: float
-    checkpoint_every: int | None
     healing: Healing | None
+    """The trainer's checkpoint files and its hook; None: nothing said how often it writes files."""
+    heals: bool
+    """Whether healing under rules that step each element by itself is planned as well."""
     state_bytes: float
     """Bytes that a replica holds for each element: parameter and optimizer states."""
     clip_norm: bool
@@ -68,9 +71,16 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.state_bytes <= 1024:
             raise ConfigError("--state-bytes", self.state_bytes, FROM_TO(least=1, most=1024))
 
+    @property
+    def taints(self) -> bool:
+        """Whether the plan is also of a replica that goes on with tainted elements: not by a norm
+        of all gradients."""
+        return self.heals and not self.clip_norm
 
-class TodayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """By a rule over all gradients at once: another copy repairs, else the replica stops."""
+
+class WholeRulePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """By a rule over all gradients at once: another copy repairs, else the replica stops before the
+    step, until it has the trainer's next checkpoint."""
 
     repair_day: float
     """Probability of one repaired step or more in a day."""
@@ -78,10 +88,13 @@ class TodayPlan(msgspec.Struct, frozen=True, kw_only=True):
     steps_until_stop: float | None
     """Expected; None: it never stops."""
     exact_share: float
-    """Expected share of the steps of the first day that the replica has."""
-    base_wait_steps: float | None
-    """Mean steps from a lost one until two checkpoints of the trainer are behind it; None: nothing
-    said how often it writes them."""
+    """Expected share of the steps of the first day that the replica has without any checkpoint."""
+    wait_steps: float | None
+    """Mean steps from a lost one until the replica has taken the trainer's next checkpoint; None:
+    nothing said how often it writes them."""
+    most_wait_steps: int | None
+    kept_share: float | None
+    """Expected share of all steps that the replica has, with those checkpoints; each is exact."""
 
 
 class TaintPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +127,7 @@ class MirrorOdds(msgspec.Struct, frozen=True, kw_only=True):
 
     coverage: Coverage
     odds: StepOdds
-    today: TodayPlan
+    whole_rule: WholeRulePlan
     taint: TaintPlan | None
 
 
@@ -167,8 +180,8 @@ def plan_with(
     return MirrorOdds(
         coverage=coverage,
         odds=odds,
-        today=_today(odds, settings),
-        taint=None if settings.healing is None else _taint(odds, settings, packets),
+        whole_rule=_whole_rule(odds, settings),
+        taint=_taint(odds, settings, packets) if settings.taints else None,
     )
 
 
@@ -177,15 +190,19 @@ def certain(probability: float) -> float:
     return min(probability, math.nextafter(1.0, 0.0))
 
 
-def _today(odds: StepOdds, settings: LossSettings) -> TodayPlan:
+def _whole_rule(odds: StepOdds, settings: LossSettings) -> WholeRulePlan:
     steps, lost = steps_of_day(settings.step_s), certain(odds.unrepaired)
-    until, every = steps_until(lost), settings.checkpoint_every
-    return TodayPlan(
+    until, files = steps_until(lost), settings.healing
+    if files is not None:  # values of elements are no help where a norm is not known
+        files = msgspec.structs.replace(files, hook_delay=None)
+    return WholeRulePlan(
         repair_day=at_least_once(odds.repaired, steps),
         stop_day=at_least_once(lost, steps),
         steps_until_stop=until if math.isfinite(until) else None,
         exact_share=1 - stopped_share(lost, steps),
-        base_wait_steps=None if every is None else base_wait_steps(every),
+        wait_steps=None if files is None else files.mean_wait_steps(),
+        most_wait_steps=None if files is None else files.most_wait_steps,
+        kept_share=None if files is None else kept_share(lost, files.checkpoint_every),
     )
 
 
@@ -194,14 +211,13 @@ def _taint(odds: StepOdds, settings: LossSettings, packets: StepPackets) -> Tain
     assert healing is not None
     steps, until = steps_of_day(settings.step_s), steps_until(lost)
     each = odds.lost_packets / lost if lost else 0.0
-    everything = packets.elements * settings.rings
-    elements = everything if settings.clip_norm else each * packets.elements_per_packet
+    elements = each * packets.elements_per_packet
     healed, at_all = healing_of_day(healing, lost, steps)
     hooked = 0.0 if healing.hook_delay is None else lost * healing.hook_success
     return TaintPlan(
         taint_day=at_least_once(lost, steps),
         lost_packets=each,
-        elements=float(elements),
+        elements=elements,
         bytes=elements * settings.state_bytes,
         exact_share=1 - healing.tainted_share(lost),
         steps_until_taint=until if math.isfinite(until) else None,
@@ -224,8 +240,8 @@ def _assumed(settings: LossSettings, wire: MirroredPort, of_model: bool) -> list
     told += [PROTOCOL_BY_SIZE(LL_BELOW_BYTES)] if wire.protocol is None else []
     told += [ONE_CHANNEL()] if wire.channels == 1 else []
     told += [SEVERAL_RINGS(settings.rings)] if settings.rings > 1 else []
-    if settings.healing is None:
-        told.append(STOPS_AT_LOSS())
+    if settings.taints:
+        told += [TAINT_UNTIL_HEALED(), HEALED_WHOLE()]
     else:
-        told += [TAINT_IS_A_PLAN(), HEALED_WHOLE()]
+        told.append(WAITS_AT_LOSS() if settings.clip_norm else STOPS_AT_LOSS())
     return told

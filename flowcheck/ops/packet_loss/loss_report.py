@@ -47,7 +47,7 @@ def print_loss_plan(plan: LossPlan, found: tuple[Compared, ...]) -> None:
     out.width = max(out.width, WIDTH_LEAST)
     for line in _head(plan):
         out.print(line, soft_wrap=True, markup=False)
-    out.print(_today(plan))
+    out.print(_whole_rule(plan))
     out.print(_first_stop(plan), soft_wrap=True, markup=False)
     out.print(_mirrors(plan))
     if plan.chosen.taint is not None:
@@ -107,8 +107,8 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _today(plan: LossPlan) -> Table:
-    odds, today, steps = plan.chosen.odds, plan.chosen.today, plan.steps_day
+def _whole_rule(plan: LossPlan) -> Table:
+    odds, rule, steps = plan.chosen.odds, plan.chosen.whole_rule, plan.steps_day
     table = _table(
         "By a rule over all gradients at once",
         "probability of",
@@ -117,8 +117,8 @@ def _today(plan: LossPlan) -> Table:
         "such steps a day",
     )
     rows = (
-        ("repair: copies lost, another mirror has each packet", odds.repaired, today.repair_day),
-        ("stop: a packet lost in all copies", odds.unrepaired, today.stop_day),
+        ("repair: copies lost, another mirror has each packet", odds.repaired, rule.repair_day),
+        ("stop: a packet lost in all copies", odds.unrepaired, rule.stop_day),
     )
     for what, step, day in rows:
         table.add_row(what, f"{step:.4g}", f"{day:.4g}", f"{step * steps:.4g}")
@@ -126,23 +126,22 @@ def _today(plan: LossPlan) -> Table:
 
 
 def _first_stop(plan: LossPlan) -> str:
-    today, step_s = plan.chosen.today, plan.settings.step_s
-    if today.steps_until_stop is None:
+    rule, step_s = plan.chosen.whole_rule, plan.settings.step_s
+    if rule.steps_until_stop is None:
         return "The replica never stops for a lost packet."
     told = (
-        f"The replica stays before the first step it cannot rebuild: after "
-        f"{duration(today.steps_until_stop * step_s)} on average "
-        f"({today.steps_until_stop:.4g} steps). It has {share(today.exact_share)} of the first "
-        "day's steps."
+        f"The replica stops before the first step it cannot rebuild: after "
+        f"{duration(rule.steps_until_stop * step_s)} on average ({rule.steps_until_stop:.4g} "
+        f"steps). Without a checkpoint it has {share(rule.exact_share)} of the first day's steps."
     )
-    if today.base_wait_steps is not None:
-        wait = duration(today.base_wait_steps * step_s)
-        told += (
-            " `flowcheck base` makes it go on with the trainer's next two checkpoints: "
-            f"{today.base_wait_steps:g} steps ({wait}) behind the stop on average, "
-            "if the gradient log has room for as many."
-        )
-    return told
+    if rule.wait_steps is None or rule.most_wait_steps is None or rule.kept_share is None:
+        return told
+    return told + (
+        " The trainer's next checkpoint (`[audit] folder`, or `flowcheck base`) makes it go on, "
+        f"{rule.wait_steps:g} steps ({duration(rule.wait_steps * step_s)}) behind the stop on "
+        f"average, {rule.most_wait_steps:,} at most, if the gradient log has room for as many: so "
+        f"it has {share(rule.kept_share)} of all steps, each of them exact."
+    )
 
 
 def _mirrors(plan: LossPlan) -> Table:
@@ -154,11 +153,11 @@ def _mirrors(plan: LossPlan) -> Table:
 
 
 def _mirror_row(one: MirrorOdds, step_s: float) -> tuple[str, str, str, str]:
-    until = one.today.steps_until_stop
+    until = one.whole_rule.steps_until_stop
     return (
         coverage_words(one.coverage),
         f"{one.odds.unrepaired:.4g}",
-        f"{one.today.stop_day:.4g}",
+        f"{one.whole_rule.stop_day:.4g}",
         "never" if until is None else duration(until * step_s),
     )
 
@@ -189,10 +188,9 @@ def _taint(plan: LossPlan, taint: TaintPlan) -> Table:
     for what, step, day, times in rows:
         table.add_row(what, f"{step:.4g}", f"{day:.4g}", f"{times:.4g}")
     table.add_section()
-    spread = "all: the norm is of all gradients" if plan.settings.clip_norm else "they stay there"
     facts = (
         ("packets lost, of a step that loses any", f"{taint.lost_packets:.4g}"),
-        (f"elements tainted by it ({spread})", f"{taint.elements:,.4g}"),
+        ("elements tainted by it (they stay there)", f"{taint.elements:,.4g}"),
         ("bytes of the replica in them", decimal_size(round(taint.bytes))),
         ("share of steps that are exact", share(taint.exact_share)),
         (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from flowcheck.ops.packet_loss.loss_plan import LossPlan, coverages, plan_with
+from flowcheck.ops.packet_loss.loss_plan import LossPlan, MirrorOdds, coverages, plan_with
 from flowcheck.ops.packet_loss.loss_report import coverage_words
 from flowcheck.ops.svg_drawing import (
     LINE_HEIGHT,
@@ -26,6 +26,7 @@ LOSSES = [10 ** (FROM + (TO - FROM) * n / 120) for n in range(121)]
 WIDTHS = ("1.5", "3.5", "6")
 """Strokes of one copy, two links, two copies."""
 HEALED = "9 5"
+GOES_ON = "goes on with the trainer's next checkpoint"
 CURVES = ".curve{stroke:#000;fill:none}.axis{stroke:#000;stroke-width:1}.grid{stroke:#ccc}"
 
 
@@ -43,15 +44,22 @@ def loss_svg_of(plan: LossPlan) -> str:
     for coverage, width in zip(shown, WIDTHS, strict=True):
         planned = [plan_with(plan.packets, plan.settings, coverage, loss) for loss in LOSSES]
         name = coverage_words(coverage)
-        _curve(root, [one.today.exact_share for one in planned], width, "none")
-        _legend(root, y, f"{name}; stays before the first lost step", width, "none")
+        _curve(root, [one.whole_rule.exact_share for one in planned], width, "none")
+        _legend(root, y, f"{name}; stops before the first lost step", width, "none")
         y += LINE_HEIGHT
-        healed = [one.taint.exact_share for one in planned if one.taint is not None]
-        if healed:
+        if healed := _with_checkpoints(planned):
             _curve(root, healed, width, HEALED)
-            _legend(root, y, f"{name}; goes on and is healed (a plan)", width, HEALED)
+            told = "goes on tainted until healed" if plan.settings.taints else GOES_ON
+            _legend(root, y, f"{name}; {told}", width, HEALED)
             y += LINE_HEIGHT
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _with_checkpoints(planned: Sequence[MirrorOdds]) -> list[float]:
+    """[loss] share of exact steps with the trainer's checkpoints, where it writes any."""
+    tainted = [one.taint.exact_share for one in planned if one.taint is not None]
+    kept = [one.whole_rule.kept_share for one in planned]
+    return tainted or [share for share in kept if share is not None]
 
 
 def _job(plan: LossPlan) -> str:

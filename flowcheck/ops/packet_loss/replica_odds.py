@@ -1,7 +1,8 @@
 """How long a replica stays exact, given how often a step is lost. Pure.
 
-Two replicas: today's, which stays before the first step that is lost; and a planned one that goes
-on with elements that are not exact (taint) until something heals them.
+Two rules: one over all gradients at once, by which the replica waits before a step that is lost;
+and one that steps each element by itself, by which it goes on with elements that are not exact
+(taint) until something heals them.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
         late = min(late, self.checkpoint_every)
         calm = late * math.log1p(-lost)
         calm += (self.checkpoint_every - late) * math.log1p(-unhooked)
-        return -math.expm1(calm)
+        return 0.0 - math.expm1(calm)
 
     def _ages(self) -> tuple[range, range]:
         """Steps since the newest file that was taken, each as likely: up to the hook's delay, and
@@ -150,10 +151,12 @@ def steps_until(lost: float) -> float:
     return 1 / lost if lost else math.inf
 
 
-def base_wait_steps(checkpoint_every: int) -> float:
-    """Mean number of steps from a lost one to the second checkpoint of the trainer behind it, with
-    which `flowcheck base FILE --then LATER` makes today's replica go on."""
-    return (3 * checkpoint_every - 1) / 2
+def kept_share(lost: float, checkpoint_every: int) -> float:
+    """Expected share of all steps, over a long run, that a replica has which waits at each lost one
+    for the trainer's next checkpoint: those between are in none of its states. lost: probability
+    that a step is lost, below 1."""
+    files = Healing(checkpoint_every=checkpoint_every, heal_delay=0)
+    return 1 - files.tainted_share(lost)
 
 
 def healing_of_day(healing: Healing, lost: float, steps: int) -> tuple[float, float]:

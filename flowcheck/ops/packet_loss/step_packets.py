@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.packet_loss_plan import LINKS_OF_RING
 from flowcheck.findings.catalog.refused_settings import FROM_TO
 from flowcheck.ops.planning.ddp_collectives import PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort
@@ -39,7 +40,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         most = min(MOST_COPIES, self.ranks)
         if self.links is not None and not 2 <= self.links <= most:
-            raise ConfigError("--links", self.links, FROM_TO(least=2, most=most))
+            raise ConfigError("--links", self.links, LINKS_OF_RING(ranks=self.ranks, most=most))
         if self.links is None and not 1 <= self.copies <= MOST_COPIES:
             raise ConfigError("--copies", self.copies, FROM_TO(least=1, most=MOST_COPIES))
 
