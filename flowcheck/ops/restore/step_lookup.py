@@ -32,8 +32,8 @@ from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.chain_settling import settle_chain
-from flowcheck.ops.restore.checkpoint_doubts import basis_of
-from flowcheck.ops.restore.made_again import later_step, save_before
+from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
+from flowcheck.ops.restore.made_again import given_up, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
@@ -387,16 +387,36 @@ def step_in_checkpoint(
 
 
 def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep:
-    """A step behind a saved checkpoint, from the gradients that were kept."""
+    """A step behind a saved checkpoint, from the gradients that were kept. It rests on what the
+    save does, on the audits since, and on no past that was given up."""
     assert source.gradients is not None
     saved = newest_output(save_before(folder, source.step))
     base = step_in_checkpoint(saved, None, source.shown_as, by=by, run=source.run)
     if base.snapshot.step == source.step:
-        return base
+        why = given_up(base.snapshot, saved, source.gradients)
+        return _doubted(base, why, saved, source.run)
     given = base.snapshot, saved, source.gradients, source.step
-    taken = later_step(*given, allow_tainted=source.allow_tainted)
+    made = later_step(*given, allow_tainted=source.allow_tainted)
+    step = made.snapshot.step
+    if step == base.snapshot.step:
+        return _doubted(base, made.given_up, saved, source.run)
+    basis = basis_of(saved, load_manifest(saved), source.run, step)
     where = f"{base.where} and the gradients in {source.gradients}"
-    return replace(base, snapshot=taken, where=where, stored_state=None)
+    again = replace(base, snapshot=made.snapshot, where=where, stored_state=None, assumed=basis)
+    return _doubted(again, made.given_up, saved, source.run)
+
+
+def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | None) -> FoundStep:
+    """The step with the doubt that its past was given up, unless an audit shows it."""
+    step = found.snapshot.step
+    if why is None or (
+        step < int(str(why.arguments["to"])) and is_found_equal_by(saved, run, step)
+    ):
+        return found
+    own = found.stored_state
+    if own is not None:
+        own = replace(own, assumed=(why, *own.assumed))
+    return replace(found, assumed=(why, *found.assumed), stored_state=own)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:
