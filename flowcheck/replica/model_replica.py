@@ -3,9 +3,8 @@ bit for bit, survives kill -9."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,9 +24,9 @@ from flowcheck.findings.catalog.replica_state_errors import (
     PATCH_REFUTED,
     PATCH_STEP_GONE,
     PATCH_STEPS_GONE,
-    STEP_IS_OVER,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.change_observer import ChangeObserver
 from flowcheck.replica.committed_replica import CommittedReplica
 from flowcheck.replica.element_patch import (
     ElementPatch,
@@ -49,6 +48,7 @@ from flowcheck.replica.optimizer_step.c_kernel_pass import StepArguments
 from flowcheck.replica.optimizer_step.initial_state import initial_arrays
 from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.pending_step import PendingStep
 from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
 from flowcheck.replica.state_digest import (
     DIGEST_BYTES,
@@ -68,73 +68,9 @@ from flowcheck.replica.taint import (
 )
 from flowcheck.replica.tainted_steps import TaintedSteps, forget_tainted_steps
 from flowcheck.replica.torch_without_compiler import load_torch
-from flowcheck.replica.weights_match import equal_outside
+from flowcheck.replica.weights_match import equal_outside, states_equal_outside
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
-
-
-class ChangeObserver(Protocol):
-    """Is told of each change of a replica's newest state right before anybody can see it; a kill
-    between the two leaves a change that is told and was not made. It may raise nothing."""
-
-    def step_made(self, before: StateId, behind: StateId, missing: Ranges) -> None:
-        """missing: elements that lacked a byte."""
-        ...
-
-    def values_replaced(
-        self, before: StateId, behind: StateId, patch: ElementPatch, *, exact: bool
-    ) -> None:
-        """Tainted elements take values. exact: they are tainted no more."""
-        ...
-
-    def state_replaced(self, before: StateId, behind: StateId) -> None:
-        """The state of another past takes the place of the newest one."""
-        ...
-
-
-class PendingStep:
-    """The next step of a replica, from `Replica.begin` on. Nobody sees anything of it before
-    `commit`; one that is abandoned, or left by a kill, costs nothing but its own work."""
-
-    def __init__(
-        self, begin: Callable[[], StepInProgress], publish: Callable[[list[bytes]], None]
-    ) -> None:
-        """begin: called when first something is applied; publish: with every tensor's digest."""
-        self._begin, self._publish = begin, publish
-        self._in_progress: StepInProgress | None = None
-        self._open = True
-
-    @property
-    def open(self) -> bool:
-        """Neither committed nor given up, by whoever."""
-        return self._open
-
-    def apply(self, parameters: Sequence[int]) -> None:
-        """Steps these, by their number, whose gradients are there and stay as they are. Raises
-        StateError once it is over."""
-        self._now().apply(parameters)
-
-    def commit(self, certain: Callable[[], bool] = lambda: True) -> bool:
-        """Steps what is left and makes this the replica's step. certain: asked last of all, whether
-        the gradient may be believed; else the step is given up. Whether it was made. Raises
-        StateError once it is over."""
-        digests = self._now().finish()
-        self._open = False
-        if not certain():
-            return False
-        self._publish(digests)
-        return True
-
-    def abandon(self) -> None:
-        """It will not be committed: the replica stays at its step."""
-        self._open = False
-
-    def _now(self) -> StepInProgress:
-        if not self._open:
-            raise StateError(STEP_IS_OVER())
-        if self._in_progress is None:
-            self._in_progress = self._begin()
-        return self._in_progress
 
 
 class Replica(CommittedReplica):
@@ -324,10 +260,15 @@ class Replica(CommittedReplica):
             if self.observer is not None:
                 self.observer.step_made(self._newest, (step, whole.hex()), lacks)
             state.publish(step, others[0], whole, tainted=bool(len(tainted)))
+            self._tell_committed()
             self.tensor_digests, state.step_in_progress = digests, Step(0)
 
         self._started = PendingStep(begin_in_copy, publish)
         return self._started
+
+    def _tell_committed(self) -> None:
+        if self.observer is not None:
+            self.observer.change_committed()
 
     @property
     def _newest(self) -> StateId:
@@ -370,19 +311,33 @@ class Replica(CommittedReplica):
         if found != own:
             raise StateError(OTHER_SECTIONS(sorted(found)))
         self._give_up()
+        wrong = self.observer is not None and not self._is_as_held(step, sections)
         copy = state.begin()
         for name, array in state.sections(copy).items():
             np.copyto(array, sections[name].reshape(-1))
         digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
         if self.observer is not None:
-            self.observer.state_replaced(self._newest, (step, whole.hex()))
+            behind = step, whole.hex()
+            self.observer.state_replaced(self._newest, behind, gives_up=wrong)
         state.publish_new_lineage(step, copy, whole, has_optimizer_state=step > 0)
+        self._tell_committed()
         self._taint.heal(step)  # behind it: a kill between leaves what is tainted no more
         self._tainted_steps.forget_after(step)
         if not replays:
             self._taint.forget_after(step)
         self.tensor_digests = digests
+
+    def _is_as_held(self, step: Step, sections: Mapping[str, np.ndarray]) -> bool:
+        """Whether the state of a step is what the replica had of it, as far as that was not
+        tainted, or the replica was not that far. One that it holds no more may not be."""
+        if step > self.step:
+            return True
+        held = [commit for commit in self._open.versions if commit.step == step]
+        tainted = self._taint.elements_at(step)
+        return bool(held) and states_equal_outside(
+            self.description, sections, self.sections_of(held[-1]), tainted
+        )
 
     def heal(self, step: Step, patch: ElementPatch) -> Ranges:
         """Replaces tainted elements of the newest step by what the trainer's values of this or an
@@ -423,6 +378,7 @@ class Replica(CommittedReplica):
             behind = self.step, whole.hex()
             self.observer.values_replaced(self._newest, behind, patch, exact=exact)
         state.publish_again(copy, whole, tainted=bool(len(left)))
+        self._tell_committed()
         self.tensor_digests = digests
         if exact:  # behind the commit
             of = self.step if of is None else of

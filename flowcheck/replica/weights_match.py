@@ -1,13 +1,16 @@
-"""Whether a job's weights are those of a step of which some elements are tainted."""
+"""Whether a job's weights, or its whole state, are those of a step of which some elements are
+tainted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from flowcheck.replica.element_patch import byte_runs
+from flowcheck.replica.element_patch import byte_runs, sections_of_elements
 from flowcheck.replica.element_ranges import Ranges, count_elements
 from flowcheck.replica.optimizer import state_section_names
-from flowcheck.replica.state_file.file_header import Description
+from flowcheck.replica.state_file.file_header import Description, Section
 
 COMPARED_SHARE = 0.5
 """Least share of all elements that must be untainted, and so compared. A choice: what two jobs have
@@ -28,14 +31,39 @@ def equal_outside(
     compared = total - count_elements(tainted)
     if own.size != other.size or compared < COMPARED_SHARE * total:
         return False
-    if not len(tainted):
-        return np.array_equal(own, other)
     [section] = [s for s in description.sections if s.name == state_section_names.PARAMETERS]
+    return compared > 0 and _equal_bytes(description, section, own, other, tainted)
+
+
+def states_equal_outside(
+    description: Description,
+    sections: Mapping[str, np.ndarray],
+    held: Mapping[str, np.ndarray],
+    tainted: Ranges,
+) -> bool:
+    """Whether a state has the bytes of a step in every element that is not tainted there.
+
+    sections, held: every flat array by name, as the replica's.
+    """
+    return all(
+        _equal_bytes(description, section, sections[section.name], held[section.name], tainted)
+        for section in sections_of_elements(description)
+    )
+
+
+def _equal_bytes(
+    description: Description,
+    section: Section,
+    own: np.ndarray,
+    other: np.ndarray,
+    tainted: Ranges,
+) -> bool:
+    own, other = (array.reshape(-1).view(np.uint8) for array in (own, other))
     runs = byte_runs(description, section, tainted)
     runs = runs[np.argsort(runs[:, 0], kind="stable")]  # parameters of several types lie otherwise
     starts = np.append(0, runs[:, 1]).tolist()
     stops = np.append(runs[:, 0], own.size).tolist()
-    return compared > 0 and all(
+    return all(
         np.array_equal(own[start:stop], other[start:stop])
         for start, stop in zip(starts, stops, strict=True)
     )

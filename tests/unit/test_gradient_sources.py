@@ -50,7 +50,8 @@ from flowcheck.ops.lifecycle.shutdown_checkpoint import save_checkpoint
 from flowcheck.ops.trainer_checkpoint.audit_command import read_checkpoint_template
 from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
 from flowcheck.ops.watch.state.job_reader import JobReader
-from flowcheck.replica.model_replica import PendingStep, Replica
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.pending_step import PendingStep
 from flowcheck.replica.state_file.gradient_log import GradientLog, log_file_space
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.assumptions import assumptions_of

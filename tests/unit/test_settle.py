@@ -12,12 +12,12 @@ from support.refused_as import refused_as
 
 from flowcheck.config import job_from
 from flowcheck.findings.catalog.refused_restores import STEPS_WAITING
-from flowcheck.ops.restore import step_lookup
+from flowcheck.ops.restore import chain_settling
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 CONFIG = job_from({"source": [{"file": "x"}], "optimizer": {"name": "sgd", "learning_rate": 0.1}})
-STILL = step_lookup._Positions(
+STILL = chain_settling._Positions(
     heads=9, tails=9, staged=3, covered_bytes=0, applied=0, whole=False, unread=False
 )
 
@@ -32,14 +32,14 @@ def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., fl
         "ARRIVING_S": 0.6,
     }
     for name, seconds in (*limits_s.items(), ("COMING_S", 1.5), ("LOOK_S", 0.01)):
-        monkeypatch.setattr(step_lookup, name, seconds)
+        monkeypatch.setattr(chain_settling, name, seconds)
 
-    def settle(positions: Callable[[float], step_lookup._Positions]) -> float:
+    def settle(positions: Callable[[float], chain_settling._Positions]) -> float:
         began_s = time.monotonic()
         monkeypatch.setattr(
-            step_lookup, "_positions", lambda *_: positions(time.monotonic() - began_s)
+            chain_settling, "_positions", lambda *_: positions(time.monotonic() - began_s)
         )
-        step_lookup._settle(RunDir(tmp_path), CONFIG)
+        chain_settling.settle_chain(RunDir(tmp_path), CONFIG)
         return time.monotonic() - began_s
 
     return settle
@@ -67,7 +67,7 @@ def test_a_job_whose_steps_take_longer_than_a_pause_does_not_settle_either(
 ) -> None:
     """A step comes each 0.4 s and is taken 0.25 s behind it, for long: nothing is ever calm."""
 
-    def at(s: float) -> step_lookup._Positions:
+    def at(s: float) -> chain_settling._Positions:
         step, rest = divmod(min(s, 9.0), 0.4)
         taken, heads = int(step) + (rest > 0.25), 9 * int(step + 1)
         return replace(STILL, heads=heads, tails=heads, applied=taken, whole=rest <= 0.25)
@@ -83,7 +83,8 @@ def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> Non
 def test_the_reading_of_a_run_is_seen(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
     FrameRing.create(run.ring(0), slots=64).close()
-    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.SETTLED_AFTER_S
+    assert chain_settling._positions(run, CONFIG).settle_limit_s == chain_settling.SETTLED_AFTER_S
     run.unread.touch()
-    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.SETTLED_WHILE_STAGED_S
+    read = chain_settling._positions(run, CONFIG)
+    assert read.settle_limit_s == chain_settling.SETTLED_WHILE_STAGED_S
     run.remove()

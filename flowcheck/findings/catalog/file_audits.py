@@ -217,7 +217,8 @@ FILE_DAMAGED = Entry(
 RESTORE_DOUBTED = Entry(
     "audit.restore_doubted",
     "step {step} is not restored: {why}",
-    cause="An audit found the replica different from a file of the trainer.",
+    cause="An audit found the replica different from a file of the trainer, or the replica went on "
+    "from such a file in place of its own state.",
     remedy="Restore a step that an audit found equal with `--step N`, if it is still kept, or "
     "resume from the trainer's own file. `--despite-audit` restores the step all the same; its "
     "manifest then says that it is not proved exact.",

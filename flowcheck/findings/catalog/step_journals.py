@@ -87,11 +87,27 @@ JOURNAL_NO_MORE = Entry("journal.no_more", "nothing behind it is kept")
 JOURNAL_GAP = Entry(
     "journal.gap", "changes behind it are not kept, and what is kept again begins with step {step}"
 )
+JOURNAL_NONE_SINCE = Entry("journal.none_since", "changes behind it are not kept")
+JOURNAL_OTHER_STATE = Entry(
+    "journal.other_state",
+    "there a checkpoint of the trainer became the replica's state of step {to}",
+)
+JOURNAL_GIVEN_UP = Entry(
+    "journal.given_up",
+    "NOT proved exact: behind step {at} a checkpoint of the trainer of step {to} took the place of "
+    "what the replica had, and step {step} is of the past that it ended",
+    section="replica",
+    cause="The replica's state of the checkpoint's step was not the trainer's, or was not held any "
+    "more. Which earlier steps were wrong too, an audit alone tells.",
+    remedy="Restore from a checkpoint that was saved behind that, or resume from the trainer's own "
+    "file.",
+)
 JOURNAL_REPLACED = Entry(
     "journal.replaced",
     "behind step {step} in {folder} a checkpoint of the trainer became the replica's state of step "
     "{to}: no later step follows from {checkpoint}",
-    remedy="Name a checkpoint that was saved behind that, or `--step N` for a step before it.",
+    remedy="Name a checkpoint that was saved behind that. `--step N` gives a step before it; where "
+    "the replica was wrong, only with `--despite-audit`.",
 )
 JOURNAL_DIFFERS = Entry(
     "journal.differs",

@@ -14,22 +14,35 @@ from pathlib import Path
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import Manifest
-from flowcheck.stages.job_state.audit_history import saved_doubts_of
+from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.storage_target import local_path
 
 
-def basis_of(checkpoint: Path, manifest: Manifest, run: Path | None = None) -> tuple[Finding, ...]:
+def basis_of(
+    checkpoint: Path, manifest: Manifest, run: Path | None = None, step: Step | None = None
+) -> tuple[Finding, ...]:
     """What a checkpoint rests on: as its manifest has it, and by the audits since, as far as they
     can be read. run: the run directory that the user names; it counts if its settings name the
-    checkpoint's folder."""
+    checkpoint's folder; step: a later one that was made from it."""
     found: list[Finding] = []
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
-            found += saved_doubts_of(own, manifest.step)
+            found += saved_doubts_of(own, manifest.step if step is None else step)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
+
+
+def is_found_equal_by(checkpoint: Path, run: Path | None, step: Step) -> bool:
+    """Whether an audit of the run that saved the checkpoint shows a step, before a trainer's
+    checkpoint of a later step took its place. run: as of `basis_of`."""
+    for own in _runs_of(checkpoint, run):
+        with suppress(FlowCheckError, OSError):
+            if is_found_equal(own, step):
+                return True
+    return False
 
 
 def _runs_of(checkpoint: Path, named: Path | None) -> Iterator[RunDir]:

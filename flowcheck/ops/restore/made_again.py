@@ -7,8 +7,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +21,9 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_EMPTY,
     JOURNAL_ENDS,
     JOURNAL_FOLDER_UNREADABLE,
-    JOURNAL_GAP,
     JOURNAL_HOLDS,
     JOURNAL_LEADS_NOWHERE,
     JOURNAL_NEEDS_STATE,
-    JOURNAL_NO_MORE,
     JOURNAL_REPLACED,
 )
 from flowcheck.findings.finding import Finding
@@ -36,9 +35,9 @@ from flowcheck.replica.element_patch import patch_fits
 from flowcheck.replica.element_ranges import Ranges, difference, no_ranges, union
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer import state_section_names
-from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_reader import JournalReader, journals_below
 from flowcheck.replica.step_journal.journal_records import ChangeKind, JournalLine
+from flowcheck.replica.step_journal.past_of_state import Past
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
@@ -60,9 +59,17 @@ def save_before(folder: Path, step: Step | None) -> Path:
     return max(found)[1] if found else folder
 
 
+class MadeAgain(NamedTuple):
+    """A step that was made again."""
+
+    snapshot: Snapshot
+    given_up: Finding | None = None
+    """That it is of a past which a trainer's checkpoint ended; None: nothing says so."""
+
+
 def later_step(
     base: Snapshot, checkpoint: Path, journal: Path, step: Step | None, *, allow_tainted: bool
-) -> Snapshot:
+) -> MadeAgain:
     """The step. base: that of the saved checkpoint; step: the one to make; None: the last that is
     exact, or the last at all if `allow_tainted`.
 
@@ -72,13 +79,15 @@ def later_step(
         raise StateError(JOURNAL_NEEDS_STATE(checkpoint=checkpoint))
     reader = _journal_of(base, checkpoint, journal)
     try:
-        chain = _chain(reader.lines, base, checkpoint, journal, step)
+        past = Past.behind((base.step, base.digest), reader.lines, reader.gap)
+        chain = _chain(past, base, checkpoint, journal, step)
         while True:
             exact = len(chain) if allow_tainted or step is not None else _exact(chain)
             if not exact:
-                return base
+                return MadeAgain(base, past.given_up(base.step))
             try:
-                return _made(base, checkpoint, journal, reader, chain[:exact])
+                made = _made(base, checkpoint, journal, reader, chain[:exact])
+                return MadeAgain(made, past.given_up(made.step))
             except _BytesGone as gone:
                 # What the disk had not when the machine died: the steps before it are as good.
                 if step is not None or not gone.at:
@@ -86,6 +95,15 @@ def later_step(
                 chain = chain[: gone.at]
     finally:
         reader.close()
+
+
+def given_up(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
+    """Of the saved step itself, as far as the journal knows it: as of MadeAgain."""
+    with suppress(StateError):
+        reader = _journal_of(base, checkpoint, journal)
+        past = Past.behind((base.step, base.digest), reader.lines, reader.gap)
+        return past.given_up(base.step)
+    return None
 
 
 class _BytesGone(StateError):
@@ -151,56 +169,20 @@ def _journal_of(base: Snapshot, checkpoint: Path, journal: Path) -> JournalReade
     raise StateError(JOURNAL_LEADS_NOWHERE(held=what, **named))
 
 
-class _Edges:
-    """Which entry leads on from each state: of two, the later one, as the replica went on by it."""
-
-    def __init__(self, lines: Sequence[JournalLine]) -> None:
-        self.gaps: dict[StateId, JournalLine] = {}
-        """{state: the first entry behind those that are not kept from there on}"""
-        self.onward: dict[StateId, JournalLine] = {}
-        self.in_place: dict[StateId, list[JournalLine]] = {}
-        """{state: entries of values that it had already, whose elements they end the taint of}"""
-        for line in lines:
-            if line.gap_from is not None:
-                self.onward.pop(line.gap_from, None)
-                self.gaps[line.gap_from] = line
-            if line.before != line.behind:
-                self.gaps.pop(line.before, None)
-                self.onward[line.before] = line
-            elif line.kind is ChangeKind.VALUES:
-                self.in_place.setdefault(line.before, []).append(line)
-
-
 def _chain(
-    lines: Sequence[JournalLine],
-    base: Snapshot,
-    checkpoint: Path,
-    journal: Path,
-    step: Step | None,
-) -> list[JournalLine]:
+    past: Past, base: Snapshot, checkpoint: Path, journal: Path, step: Step | None
+) -> Sequence[JournalLine]:
     """The entries that lead from the base to the step; without one, as far as they lead."""
-    edges, at = _Edges(lines), (base.step, base.digest)
-    chain: list[JournalLine] = []
-    seen = {at}
-    while True:
-        chain += edges.in_place.pop(at, [])
-        more = edges.onward.get(at)
-        if more is None or (step is not None and more.step > step):
-            break
-        # What comes back to a state that it had leads round in no circle.
-        if more.kind is ChangeKind.STATE or more.behind in seen:
-            break
-        chain.append(more)
-        at = more.behind
-        seen.add(at)
-    if step is not None and at[0] != step:
-        gap = edges.gaps.get(at)
-        why = JOURNAL_NO_MORE() if gap is None else JOURNAL_GAP(step=gap.step)
-        told = {"step": step, "base": base.step, "last": at[0], "why": why}
+    if step is None:
+        if past.replaced is not None:
+            told = {"step": past.last[0], "to": past.replaced.step, "checkpoint": checkpoint}
+            raise StateError(JOURNAL_REPLACED(folder=journal, **told))
+        return past.chain
+    chain = [line for line in past.chain if line.step <= step]
+    last = chain[-1].step if chain else base.step
+    if last != step:
+        told = {"step": step, "base": base.step, "last": last, "why": past.why_it_ends}
         raise StateError(JOURNAL_ENDS(checkpoint=checkpoint, folder=journal, **told))
-    if step is None and more is not None and more.behind not in seen:
-        told = {"step": at[0], "to": more.step, "checkpoint": checkpoint}
-        raise StateError(JOURNAL_REPLACED(folder=journal, **told))
     return chain
 
 

@@ -3,16 +3,14 @@ folder."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Event
 
 import msgspec
 
-from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import (
     ALL_TAINTED,
@@ -29,17 +27,15 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_NOT_KEPT,
     STEP_NOT_REACHED,
     STEP_TAINTED,
-    STEPS_WAITING,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
-from flowcheck.ops.restore.checkpoint_doubts import basis_of
-from flowcheck.ops.restore.made_again import later_step, save_before
+from flowcheck.ops.restore.chain_settling import settle_chain
+from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
+from flowcheck.ops.restore.made_again import given_up, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.shutdown_record import read_end
-from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -65,7 +61,6 @@ from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
-from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -83,27 +78,6 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
 )
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
-
-SETTLED_AFTER_S = 1.0
-"""Seconds without progress after which a chain counts as settled: all captured frames have become
-steps, if they can. A choice: longer delays each restore, shorter may give an older step on a busy
-machine."""
-SETTLED_WHILE_STAGED_S = 60.0
-"""Seconds without progress after which a chain counts as settled while staged messages wait to be
-read, since reading shows no progress. A choice: longer delays the restore, shorter may give an
-older step."""
-UPDATE_LIMIT_S = 60.0
-"""Seconds without progress that the updater may take for a complete step. A choice: longer delays
-the error of a dead updater, shorter fails for large models."""
-ARRIVING_S = 5.0
-"""Seconds of frames without a pause after which the job counts as running, so that the chain will
-not settle. A choice: longer delays the answer, shorter misses the end of a job that is just
-stopping."""
-COMING_S = 30.0
-"""Seconds of frames with pauses, as from a job whose steps take seconds, after which the job counts
-as running. A choice: longer delays the answer, shorter misses the end of a job."""
-LOOK_S = 0.05
-"""Seconds between two checks of the chain's progress. A choice: shorter costs processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +222,7 @@ def _exact_step(
 def _replica_holds(run: RunDir, step: Step | None, *, settle: bool) -> bool:
     config = run.settings()
     if settle and step is None and run.stage_pids():
-        _settle(run, config)
+        settle_chain(run, config)
     return run.replica.exists() and (step is None or step in peek_versions(run.replica)[1])
 
 
@@ -413,16 +387,36 @@ def step_in_checkpoint(
 
 
 def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep:
-    """A step behind a saved checkpoint, from the gradients that were kept."""
+    """A step behind a saved checkpoint, from the gradients that were kept. It rests on what the
+    save does, on the audits since, and on no past that was given up."""
     assert source.gradients is not None
     saved = newest_output(save_before(folder, source.step))
     base = step_in_checkpoint(saved, None, source.shown_as, by=by, run=source.run)
     if base.snapshot.step == source.step:
-        return base
+        why = given_up(base.snapshot, saved, source.gradients)
+        return _doubted(base, why, saved, source.run)
     given = base.snapshot, saved, source.gradients, source.step
-    taken = later_step(*given, allow_tainted=source.allow_tainted)
+    made = later_step(*given, allow_tainted=source.allow_tainted)
+    step = made.snapshot.step
+    if step == base.snapshot.step:
+        return _doubted(base, made.given_up, saved, source.run)
+    basis = basis_of(saved, load_manifest(saved), source.run, step)
     where = f"{base.where} and the gradients in {source.gradients}"
-    return replace(base, snapshot=taken, where=where, stored_state=None)
+    again = replace(base, snapshot=made.snapshot, where=where, stored_state=None, assumed=basis)
+    return _doubted(again, made.given_up, saved, source.run)
+
+
+def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | None) -> FoundStep:
+    """The step with the doubt that its past was given up, unless an audit shows it."""
+    step = found.snapshot.step
+    if why is None or (
+        step < int(str(why.arguments["to"])) and is_found_equal_by(saved, run, step)
+    ):
+        return found
+    own = found.stored_state
+    if own is not None:
+        own = replace(own, assumed=(why, *own.assumed))
+    return replace(found, assumed=(why, *found.assumed), stored_state=own)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:
@@ -463,59 +457,3 @@ def _kept_at_end(run: RunDir) -> list[Path]:
     exact = latest_checkpoint(folder.parent) if _is_tainted(folder) else None
     own = [] if exact is None or exact == folder else [exact]
     return [*own, folder]
-
-
-@dataclass(frozen=True, slots=True)
-class _Positions:
-    """Numbers that change while frames become steps."""
-
-    heads: int
-    tails: int
-    staged: int
-    covered_bytes: int
-    applied: int
-    whole: bool
-    """Whether a complete step waits for the updater."""
-    unread: bool
-    """Whether staged messages wait to be read."""
-
-    @property
-    def settle_limit_s(self) -> float:
-        """Seconds without change after which the chain counts as settled."""
-        if self.whole or self.heads != self.tails:
-            return UPDATE_LIMIT_S
-        return SETTLED_WHILE_STAGED_S if self.unread else SETTLED_AFTER_S
-
-
-def _settle(run: RunDir, config: JobConfig) -> None:
-    """Waits until captured frames have become steps, or the job counts as running. Raises
-    StateError if complete steps wait and the updater does not apply them."""
-    last = _positions(run, config)
-    began_s = moved_s = arrived_s = since_s = time.monotonic()
-    while time.monotonic() - moved_s < last.settle_limit_s:
-        Event().wait(LOOK_S)
-        now, now_s = _positions(run, config), time.monotonic()
-        if now.heads != last.heads:
-            since_s = now_s if now_s - arrived_s > SETTLED_AFTER_S else since_s
-            arrived_s = now_s
-            if now_s - since_s > ARRIVING_S or now_s - began_s > COMING_S:
-                return
-        if now != last:
-            last, moved_s = now, now_s
-    if last.whole or last.heads != last.tails:
-        raise StateError(STEPS_WAITING(run=run.root, seconds=UPDATE_LIMIT_S))
-
-
-def _positions(run: RunDir, config: JobConfig) -> _Positions:
-    heads = tails = staged = covered = applied = 0
-    for number in range(len(config.rings)):
-        with FrameRing.open(run.ring(number), reader=run.reader) as ring:
-            heads, tails = heads + ring.head, tails + ring.tail
-        if run.staging(number).exists():
-            with Staging.open(run.staging(number)) as staging:
-                staged += int(staging.handle.header.records_in_use)
-    whole = False
-    if (progress := source_progress(run)) is not None:
-        whole, applied = progress.next_is_complete, progress.applied_iteration
-        covered = progress.covered_bytes
-    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

@@ -3,6 +3,8 @@
 A segment is two files: NAME.jsonl has a line per entry, NAME.gradients their bytes. Lines are
 written behind their bytes, both to the disk, so a line that is there has its bytes unless the disk
 lost them; a checksum tells that. Segments are numbered in the order in which they were begun.
+
+steps.gap says what is not kept, as long as nothing behind it is (gap_records.py).
 """
 
 from __future__ import annotations
@@ -22,17 +24,19 @@ import xxhash
 from flowcheck.errors import DECODE_ERRORS, ConfigError
 from flowcheck.private_files import make_folder, open_private
 from flowcheck.replica.checkpoint_files.direct_io import ALIGN_BYTES, DIRECT_BYTES, DirectFile
-from flowcheck.replica.state_digest import StateId
-from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.replica.step_journal.gap_records import GapOnDisk
+from flowcheck.replica.step_journal.journal_records import Gap, JournalLine
 from flowcheck.replica.step_journal.waiting_entries import WaitingEntry
 from flowcheck.step_numbers import Step
 
 LINES, GRADIENTS = ".jsonl", ".gradients"
+GAP = "steps.gap"
 SEGMENT_ENTRIES = 32
 """Entries of a segment. A choice: more drop more at once when the folder is full, fewer make more
 files."""
 SEGMENTS_LEAST = 4
-"""Segments that the folder has room for at least, so that dropping the oldest leaves most."""
+"""Segments that the folder has room for at least, so that dropping the oldest leaves most. A full
+disk drops none of fewer."""
 _NAME = re.compile(rf"steps-(\d{{6,}})-from-\d+{re.escape(LINES)}")
 """Nothing else in the folder is read, counted or removed."""
 
@@ -68,6 +72,15 @@ def entries_in(segment: Segment) -> list[JournalLine]:
     return found
 
 
+def open_gap_in(folder: Path) -> Gap | None:
+    """What is not kept in a folder, where nothing behind it is. Raises as `entries_in` does."""
+    noted = GapOnDisk(folder / GAP).read()  # first: a segment that is begun since ends it
+    if noted.gap is None:
+        return None
+    newer = [one for one in segments_in(folder) if one.number > noted.segment]
+    return None if any(entries_in(one) for one in newer) else noted.gap
+
+
 class SegmentFigures(NamedTuple):
     """What a segment holds."""
 
@@ -96,14 +109,14 @@ class _OpenSegment:
             self.give_up()
             raise
 
-    def append(self, entries: Sequence[WaitingEntry], gaps: Sequence[StateId | None]) -> None:
-        """Writes them, to the disk. gaps: [entry] what `gap_from` is to be."""
+    def append(self, entries: Sequence[WaitingEntry], gaps: Sequence[Gap | None]) -> None:
+        """Writes them, to the disk. gaps: [entry] as of JournalLine."""
         text = b""
         for entry, gap in zip(entries, gaps, strict=True):
             payload = entry.payload[: entry.size_bytes]
             line = msgspec.structs.replace(
                 entry.line,
-                gap_from=gap,
+                gap=gap,
                 at=self.size_bytes,
                 size_bytes=entry.size_bytes,
                 checksum=xxhash.xxh3_128_digest(payload.data),
@@ -184,6 +197,7 @@ class JournalFolder:
         self.entries_max = min(SEGMENT_ENTRIES, size_bytes // SEGMENTS_LEAST // each)
         """Entries of a segment; 0: the folder may hold too few bytes."""
         self.needed_bytes = SEGMENTS_LEAST * each
+        self._gap = GapOnDisk(folder / GAP)
         self._closed: deque[SegmentFigures] | None = None
         self._open: _OpenSegment | None = None
 
@@ -207,8 +221,8 @@ class JournalFolder:
             self._closed = deque(_figures(one) for one in segments_in(self._folder))
         return self._closed
 
-    def append(self, entries: Sequence[WaitingEntry], gaps: Sequence[StateId | None]) -> None:
-        """Brings entries to the disk, in one segment. gaps: [entry] as of JournalLine.gap_from.
+    def append(self, entries: Sequence[WaitingEntry], gaps: Sequence[Gap | None]) -> None:
+        """Brings entries to the disk, in one segment. gaps: [entry] as of JournalLine.
 
         Raises OSError where that fails, ConfigError where the folder is not trusted; then none of
         them may be there.
@@ -226,6 +240,17 @@ class JournalFolder:
                     raise
                 self._drop_oldest()
 
+    def open_gap(self) -> Gap | None:
+        """What is not kept, where nothing behind it is. Raises OSError, ConfigError."""
+        return open_gap_in(self._folder)
+
+    def note_gap(self, gap: Gap) -> None:
+        """Says so in the folder, if it can: what is appended next lies behind it."""
+        with suppress(OSError):
+            self._end_segment()
+            if held := segments_in(self._folder):
+                self._gap.note(gap, held[-1].number)
+
     def _place(self, entries: Sequence[WaitingEntry]) -> _OpenSegment:
         """The segment for them, with room made for it."""
         needed = sum(entry.payload.size for entry in entries)
@@ -239,6 +264,7 @@ class JournalFolder:
                 make_folder(self._folder)
                 with suppress(PermissionError):  # of a folder that this user may not read
                     _sync_folder(self._folder.parent)
+            self._gap.make_room()
             number = max((one.number for one in segments_in(self._folder)), default=0) + 1
             name = f"steps-{number:06}-from-{entries[0].line.step}{LINES}"
             self._open = _OpenSegment(Segment(number, self._folder / name), self._payload_bytes)

@@ -12,7 +12,12 @@ import xxhash
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.step_journals import JOURNAL_UNREADABLE
 from flowcheck.private_files import open_private
-from flowcheck.replica.step_journal.journal_folder import Segment, entries_in, segments_in
+from flowcheck.replica.step_journal.journal_folder import (
+    Segment,
+    entries_in,
+    open_gap_in,
+    segments_in,
+)
 from flowcheck.replica.step_journal.journal_records import JournalLine
 
 
@@ -21,6 +26,8 @@ class JournalReader:
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError where it cannot be read, ConfigError as `open_private` does."""
+        self.gap = open_gap_in(folder)
+        """What is not kept behind the entries; None: nothing says so."""
         held = [(line, one) for one in segments_in(folder) for line in entries_in(one)]
         self.lines = [line for line, _ in held]
         self._segments = {id(line): segment for line, segment in held}

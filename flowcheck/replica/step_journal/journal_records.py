@@ -25,6 +25,16 @@ class ChangeKind(StrEnum):
     """A trainer's checkpoint became the state. It has no bytes: the checkpoint holds them."""
 
 
+class Gap(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Changes one after another that are not kept."""
+
+    after: StateId
+    """The last state before them that entries lead to."""
+    base: Step | None = None
+    """A trainer's checkpoint of this step took the place of a state among them that was wrong, or
+    may have been; None: none did."""
+
+
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of a segment."""
 
@@ -33,8 +43,8 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     behind: StateId
     """The state that it led to."""
     kind: ChangeKind = ChangeKind.STEP
-    gap_from: StateId | None = None
-    """The last state before changes that are not kept, where this is the first one behind them."""
+    gap: Gap | None = None
+    """What is not kept right before this one."""
     left_out: tuple[int, ...] | None = None
     """STEP: numbers of the parameters that had no gradient; None: all always have one."""
     missing: bytes = b""
@@ -45,6 +55,9 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """VALUES: {section: bytes of its values}"""
     exact: bool = True
     """VALUES: whether the elements are exact since, and tainted no more."""
+    gives_up: bool = False
+    """STATE: the replica had another state of that step, or holds it no more: its past since an
+    unknown step was wrong, or may have been."""
     at: int = 0
     """Offset in the file of bytes."""
     size_bytes: int = 0
@@ -80,6 +93,22 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def healed(self) -> Ranges:
         """Elements that are tainted no more."""
         return _ranges(self.elements if self.exact else b"")
+
+
+def gap_over(gap: Gap | None, line: JournalLine) -> Gap:
+    """What is not kept once this change is not kept either. gap: what was not until then."""
+    own = Gap(line.before, line.step if line.gives_up else None)
+    return joined(joined(gap, line.gap), own) or own
+
+
+def joined(gap: Gap | None, later: Gap | None) -> Gap | None:
+    """Both as one."""
+    if gap is None or later is None:
+        return gap or later
+    # From an earlier state the job went on anew: nothing that once followed that one is left.
+    went_back = gap.base is None and later.after[0] < gap.after[0]
+    base = later.base if gap.base is None else gap.base
+    return Gap(later.after if went_back else gap.after, base)
 
 
 def step_line(

@@ -29,9 +29,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_figures import JournalFigures, read_figures
 from flowcheck.replica.step_journal.journal_folder import JournalFolder
-from flowcheck.replica.step_journal.journal_records import (
-    JournalLine,
-)
+from flowcheck.replica.step_journal.journal_records import JournalLine, gap_over, joined
 from flowcheck.replica.step_journal.waiting_entries import (
     WaitingEntries,
     WaitingEntry,
@@ -51,13 +49,14 @@ class StepJournal:
         folder: Path,
         size_bytes: int,
         gradient_bytes: int,
+        newest: StateId,
         *,
         waiting: Path,
         figures: Path,
     ) -> None:
-        """folder: of this replica alone; size_bytes: that it may take; waiting: file of entries
-        that wait, in shared memory; figures: file of `JournalFigures`. What waits there from an
-        updater before goes first."""
+        """folder: of this replica alone; size_bytes: that it may take; newest: the replica's state;
+        waiting: file of entries that wait, in shared memory; figures: file of `JournalFigures`.
+        What waits there from an updater before goes first."""
         self._folder, self._figures = folder, figures
         self._disk = JournalFolder(folder, size_bytes, gradient_bytes)
         before = read_figures(figures)
@@ -67,8 +66,7 @@ class StepJournal:
         self._told: Finding | None = None
         self._stopped: Finding | None = None
         """Why the thread has ended before its time."""
-        self._gap_from: StateId | None = None
-        self._disk_gap_from: StateId | None = None
+        self._uncommitted: WaitingEntry | None = None
         self._closing = self._has_new = False
         self._waiting: WaitingEntries | None = None
         if not self._disk.entries_max:
@@ -81,28 +79,48 @@ class StepJournal:
             what = {"size_bytes": waiting_bytes(gradient_bytes), "error": _why(error)}
             self._keep_none(JOURNAL_NO_MEMORY(folder=folder, file=waiting, **what))
             return
+        for entry in iter(self._waiting.uncommitted, None):
+            self._uncommitted = entry
+            self._settle(newest)
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def add(self, line: JournalLine, parts: Sequence[np.ndarray] = ()) -> None:
         """Keeps a change, as of now: what `parts` are may change behind this. parts: its bytes, one
-        behind the other. To be called before anybody sees the changed state: a kill then leaves an
-        entry too many, and never one too few."""
+        behind the other. To be called before anybody sees the changed state, with `committed`
+        behind that: a kill between leaves it to the next updater, which sees what the replica
+        has."""
         if self._waiting is None:
             return
-        line = msgspec.structs.replace(line, gap_from=self._gap_from)
+        self._settle(line.before)
+        line = msgspec.structs.replace(line, gap=self._waiting.left_out.gap)
         if not self._waiting.fits(line, parts):
             size_bytes = sum(part.nbytes for part in parts)
             what = JOURNAL_ENTRY_TOO_LARGE(folder=self._folder, step=line.step, bytes=size_bytes)
-        elif self._waiting.put(line, parts):
-            self._gap_from = None
-            self._wake()
+        elif entry := self._waiting.put(line, parts):
+            self._uncommitted = entry
             return
         else:
             what = self._stopped or JOURNAL_BEHIND(folder=self._folder, step=line.step)
-        self._gap_from = self._gap_from or line.before
+        self._waiting.left_out.note(gap_over(None, line))
         self._leave_out(1, what)
         self._wake()
+
+    def committed(self) -> None:
+        """The change that was added last is the replica's."""
+        if self._uncommitted is not None:
+            self._settle(self._uncommitted.line.behind)
+
+    def _settle(self, newest: StateId) -> None:
+        """What waits for its commit has it, or never will. newest: the replica's state."""
+        entry, self._uncommitted = self._uncommitted, None
+        if entry is None or self._waiting is None:
+            return
+        if entry.line.behind == newest:
+            self._waiting.commit(entry)
+            self._wake()
+        else:
+            self._waiting.withdraw(entry)
 
     def _keep_none(self, why: Finding) -> None:
         self._told = why
@@ -144,6 +162,7 @@ class StepJournal:
 
     def _work(self) -> None:
         assert self._waiting is not None
+        self._find_gap(self._waiting)
         while True:
             entries = self._waiting.waiting()
             for first in range(0, len(entries), self._disk.entries_max):
@@ -158,24 +177,40 @@ class StepJournal:
         with suppress(OSError):
             self._disk.close()
 
+    def _find_gap(self, waiting: WaitingEntries) -> None:
+        """Of a writer whose shared memory is gone."""
+        if waiting.unwritten.gap is None:
+            with suppress(OSError, FlowCheckError):  # nothing can be read there, by nobody
+                waiting.unwritten.note(self._disk.open_gap())
+
     def _bring(self, entries: list[WaitingEntry]) -> None:
         assert self._waiting is not None
-        gaps = [entry.line.gap_from for entry in entries]
-        gaps[0] = self._disk_gap_from or gaps[0]
+        unwritten = self._waiting.unwritten
+        gaps = [entry.line.gap for entry in entries]
+        gaps[0] = joined(unwritten.gap, gaps[0])
         try:
             self._disk.append(entries, gaps)
         except (OSError, FlowCheckError) as error:
-            first = entries[0].line
-            self._disk_gap_from = gaps[0] or first.before
-            what = JOURNAL_NO_ROOM(folder=self._folder, step=first.step, error=_why(error))
-            self._leave_out(len(entries), what)
+            self._not_written(entries, error)
         else:
-            self._disk_gap_from = None
+            unwritten.note(None)
             behind_gap = [entry for entry, gap in zip(entries, gaps, strict=True) if gap]
             if behind_gap:
                 self._go_on(behind_gap[-1])
         for entry in entries:
             self._waiting.remove(entry)
+
+    def _not_written(self, entries: list[WaitingEntry], error: OSError | FlowCheckError) -> None:
+        assert self._waiting is not None
+        gap = self._waiting.unwritten.gap
+        for entry in entries:
+            gap = gap_over(gap, entry.line)
+        assert gap is not None, "of one entry at least"
+        self._waiting.unwritten.note(gap)
+        self._disk.note_gap(gap)
+        step = entries[0].line.step
+        what = JOURNAL_NO_ROOM(folder=self._folder, step=step, error=_why(error))
+        self._leave_out(len(entries), what)
 
     def _leave_out(self, count: int, what: Finding) -> None:
         """Told once until it works again."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
+from flowcheck.findings.catalog.step_journals import JOURNAL_GIVEN_UP
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -109,6 +110,19 @@ def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
     """What the audits say of a checkpoint of this step that the run saved, also before the audit
     that failed. A base ends the doubt from its own step on: steps before it rest on the state that
     it replaced."""
+    doubt = _history_at(run, step).doubt_of(step)
+    return () if doubt is None else (doubt,)
+
+
+def is_found_equal(run: RunDir, step: Step) -> bool:
+    """Whether an audit found a step of the run, or a later one, equal before one failed, and before
+    a base of a later step replaced what it led to."""
+    equal = _history_at(run, step).equal_step
+    return equal is not None and step <= equal
+
+
+def _history_at(run: RunDir, step: Step) -> AuditHistory:
+    """The audits of the state that a step rests on: until a base of a later step replaced it."""
     lines = [record for record in _lines_of(run.audits) if record is not None]
     bases = [number for number, record in enumerate(lines) if record.base]
     later = len(lines)
@@ -118,15 +132,12 @@ def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
         later = at
     else:
         at = 0
-    if later == len(lines):
-        return doubts_of(run, step)
-    doubt = history_of(lines[at:later]).doubt_of(step)
-    return () if doubt is None else (doubt,)
+    return audit_history_of(run) if later == len(lines) else history_of(lines[at:later])
 
 
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
-    return next((one for one in findings if one.is_any_of(DOUBTED)), None)
+    return next((one for one in findings if one.is_any_of(DOUBTED, JOURNAL_GIVEN_UP)), None)
 
 
 def _lines_of(path: Path) -> tuple[AuditRecord | None, ...]:

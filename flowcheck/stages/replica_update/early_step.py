@@ -31,7 +31,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowcheck.replica.element_ranges import Ranges
-from flowcheck.replica.model_replica import PendingStep, Replica
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.pending_step import PendingStep
 from flowcheck.stages.job_state.unused_parameters import UsedMask
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     Opening,

@@ -52,6 +52,7 @@ class KeptSteps:
             Path(log.folder),
             log.folder_bytes,
             replica.layout.gradient_bytes,
+            (replica.step, replica.digest),
             waiting=run.waiting_steps,
             figures=run.kept_steps,
         )
@@ -73,9 +74,14 @@ class KeptSteps:
         line = values_line(before, behind, patch, exact=exact)
         self._journal.add(line, list(patch.parts.values()))
 
-    def state_replaced(self, before: StateId, behind: StateId) -> None:
+    def state_replaced(self, before: StateId, behind: StateId, *, gives_up: bool) -> None:
         assert self._journal is not None
-        self._journal.add(JournalLine(before=before, behind=behind, kind=ChangeKind.STATE))
+        kind = ChangeKind.STATE
+        self._journal.add(JournalLine(before=before, behind=behind, kind=kind, gives_up=gives_up))
+
+    def change_committed(self) -> None:
+        assert self._journal is not None
+        self._journal.committed()
 
     def tell(self) -> None:
         """Tells the operator what there is to be told."""

@@ -1,0 +1,118 @@
+"""Where the entries of a journal lead from a state: each on from the state that the one before led
+to, until nothing is kept, or a trainer's checkpoint ended that past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_GAP,
+    JOURNAL_GIVEN_UP,
+    JOURNAL_NO_MORE,
+    JOURNAL_NONE_SINCE,
+    JOURNAL_OTHER_STATE,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.replica.state_digest import StateId
+from flowcheck.replica.step_journal.journal_records import ChangeKind, Gap, JournalLine
+from flowcheck.step_numbers import Step
+
+
+class Replaced(NamedTuple):
+    """A trainer's checkpoint took the place of a state."""
+
+    at: Step
+    """Of the state; of the last one that is kept before it, where it is not."""
+    step: Step
+    """Of the checkpoint."""
+    gives_up: bool
+    """Whether what the replica had was wrong, or may have been (JournalLine)."""
+    state: StateId | None = None
+    """None: not kept."""
+
+
+class _Edges:
+    """What leads on from each state: of two, the later one, as the replica went on by it."""
+
+    def __init__(self, lines: Sequence[JournalLine], gap: Gap | None) -> None:
+        """gap: behind them all."""
+        self.onward: dict[StateId, JournalLine] = {}
+        self.replaced: dict[StateId, Replaced] = {}
+        self.gaps: dict[StateId, JournalLine | None] = {}
+        """{state: the first entry behind those that are not kept from there on; None: none is}"""
+        self.in_place: dict[StateId, list[JournalLine]] = {}
+        """{state: entries of values that it had already, whose elements they end the taint of}"""
+        for line in lines:
+            if line.gap is not None:
+                self._break(line.gap, line)
+            if line.before != line.behind:
+                self._forget(line.before)
+                self._lead_on(line)
+            elif line.kind is ChangeKind.VALUES:
+                self.in_place.setdefault(line.before, []).append(line)
+        if gap is not None:
+            self._break(gap, None)
+
+    def _lead_on(self, line: JournalLine) -> None:
+        if line.kind is not ChangeKind.STATE:
+            self.onward[line.before] = line
+            return
+        at = line.before[0]
+        self.replaced[line.before] = Replaced(at, line.step, line.gives_up, line.behind)
+
+    def _break(self, gap: Gap, line: JournalLine | None) -> None:
+        self._forget(gap.after)
+        self.gaps[gap.after] = line
+        if gap.base is not None:
+            self.replaced[gap.after] = Replaced(gap.after[0], gap.base, True)
+
+    def _forget(self, state: StateId) -> None:
+        for known in (self.onward, self.replaced, self.gaps):
+            known.pop(state, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What followed a state."""
+
+    chain: tuple[JournalLine, ...]
+    """The entries, each of which leads on from the one before."""
+    last: StateId
+    """The state that they lead to."""
+    replaced: Replaced | None
+    """What took the place of the last one; None: nothing did."""
+    why_it_ends: Finding
+    """There."""
+
+    @classmethod
+    def behind(cls, state: StateId, lines: Sequence[JournalLine], gap: Gap | None) -> Past:
+        """lines: of a journal, oldest first; gap: behind them."""
+        edges, chain, seen = _Edges(lines, gap), list[JournalLine](), {state}
+        while True:
+            chain += edges.in_place.pop(state, [])
+            more = edges.onward.get(state)
+            # What comes back to a state that it had leads round in no circle.
+            if more is None or more.behind in seen:
+                break
+            chain.append(more)
+            state = more.behind
+            seen.add(state)
+        replaced = edges.replaced.get(state)
+        if replaced is not None and replaced.state in seen:
+            replaced = None
+        why = JOURNAL_NO_MORE()
+        if replaced is not None:
+            why = JOURNAL_OTHER_STATE(to=replaced.step)
+        elif state in edges.gaps:
+            line = edges.gaps[state]
+            why = JOURNAL_NONE_SINCE() if line is None else JOURNAL_GAP(step=line.step)
+        return cls(tuple(chain), state, replaced, why)
+
+    def given_up(self, step: Step) -> Finding | None:
+        """Why a step of it is not proved to be the trainer's; None: nothing says so. The trainer's
+        checkpoint shows that the replica was wrong at its step, and not since when."""
+        if self.replaced is None or not self.replaced.gives_up:
+            return None
+        return JOURNAL_GIVEN_UP(step=step, at=self.replaced.at, to=self.replaced.step)
