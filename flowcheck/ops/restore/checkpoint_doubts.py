@@ -1,8 +1,8 @@
-"""What the audits of a run say of a checkpoint that it saved.
+"""What the audits of a run say of a checkpoint that it saved, and copies that differed later.
 
-A checkpoint states what was known when it was written. An audit that fails later is written to the
-run alone: it reaches the checkpoint only where the run is known, by its name or because the
-checkpoint lies in it.
+A checkpoint states what was known when it was written. An audit that fails later, or a copy that
+turns out to differ, is written to the run alone: it reaches the checkpoint only where the run is
+known, by its name or because the checkpoint lies in it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.job_state.audit_history import saved_doubts_of
+from flowcheck.stages.job_state.differing_steps import saved_while_exact
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
@@ -29,6 +30,8 @@ def basis_of(checkpoint: Path, manifest: Manifest, run: Path | None = None) -> t
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
             found += saved_doubts_of(own, manifest.step)
+            if not manifest.tainted:
+                found += saved_while_exact(own, manifest.step)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 

@@ -127,9 +127,11 @@ def _exact(chain: Sequence[JournalLine]) -> int:
     """How many entries lead to the last state without tainted elements; 0: none does."""
     tainted: Ranges = no_ranges()
     exact = 0
+    late = [(line.since, at) for at, line in enumerate(chain, 1) if line.kind is ChangeKind.TAINT]
     for count, line in enumerate(chain, 1):
         tainted = difference(union([tainted, line.lacked]), line.healed)
-        exact = exact if len(tainted) else count
+        known_later = any(since <= line.step and count < at for since, at in late)
+        exact = exact if len(tainted) or known_later else count
     return exact
 
 
@@ -159,7 +161,8 @@ class _Edges:
         """{state: the first entry behind those that are not kept from there on}"""
         self.onward: dict[StateId, JournalLine] = {}
         self.in_place: dict[StateId, list[JournalLine]] = {}
-        """{state: entries of values that it had already, whose elements they end the taint of}"""
+        """{state: entries that leave it as it is: of values that it had already, whose elements
+        they end the taint of, or of taint that was found there}"""
         for line in lines:
             if line.gap_from is not None:
                 self.onward.pop(line.gap_from, None)
@@ -167,7 +170,7 @@ class _Edges:
             if line.before != line.behind:
                 self.gaps.pop(line.before, None)
                 self.onward[line.before] = line
-            elif line.kind is ChangeKind.VALUES:
+            elif line.kind in (ChangeKind.VALUES, ChangeKind.TAINT):
                 self.in_place.setdefault(line.before, []).append(line)
 
 
@@ -201,7 +204,20 @@ def _chain(
     if step is None and more is not None and more.behind not in seen:
         told = {"step": at[0], "to": more.step, "checkpoint": checkpoint}
         raise StateError(JOURNAL_REPLACED(folder=journal, **told))
-    return chain
+    return [*chain, *_tainted_later(edges, at, seen)]
+
+
+def _tainted_later(edges: _Edges, at: StateId, seen: set[StateId]) -> list[JournalLine]:
+    """Entries behind a state which tell that elements of it are tainted."""
+    found, of, seen = [], at[0], set(seen)
+    while (more := edges.onward.get(at)) is not None and more.kind is not ChangeKind.STATE:
+        if more.behind in seen:
+            break
+        at = more.behind
+        seen.add(at)
+        own = edges.in_place.get(at, ())
+        found += [one for one in own if one.kind is ChangeKind.TAINT and one.since <= of]
+    return found
 
 
 def _replica_at(base: Snapshot, checkpoint: Path, path: Path, *, leaves_out: bool) -> Replica:
@@ -222,6 +238,9 @@ def _replica_at(base: Snapshot, checkpoint: Path, path: Path, *, leaves_out: boo
 
 
 def _apply(replica: Replica, line: JournalLine, raw: np.ndarray, journal: Path) -> None:
+    if line.kind is ChangeKind.TAINT:
+        replica.taint_since(Step(line.since), line.lacked)
+        return
     if line.kind is ChangeKind.VALUES:
         if not patch_fits(replica.description, line.patch(raw)):
             raise StateError(JOURNAL_DIFFERS(step=line.step, folder=journal))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -126,7 +127,7 @@ def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
 
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
-    return next((one for one in findings if one.is_any_of(DOUBTED)), None)
+    return next((one for one in findings if one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE)), None)
 
 
 def _lines_of(path: Path) -> tuple[AuditRecord | None, ...]:
