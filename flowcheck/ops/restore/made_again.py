@@ -117,10 +117,11 @@ def _made(
                 except StateError as error:
                     raise _BytesGone(error.finding, at) from error
                 _apply(replica, line, raw, journal)
+            made = replica.step  # the last entry may tell of a later one that this is tainted
         finally:
             replica.close()
         write_frozen_and_buffers(path, base.frozen_and_buffers)
-        return copy_snapshot(path, base.optimizer, chain[-1].step)
+        return copy_snapshot(path, base.optimizer, made)
 
 
 def _exact(chain: Sequence[JournalLine]) -> int:
