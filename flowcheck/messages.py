@@ -96,11 +96,28 @@ class StepShort(Message, frozen=True, kw_only=True):
     why: Finding
 
 
+class CopiesDiffer(Message, frozen=True, kw_only=True):
+    """Two copies of `conflict_bytes` of `step` differ; both values are in the file at `path`."""
+
+    step: Step
+    conflict_bytes: int
+    path: str
+    """Empty: it could not be written."""
+    why: Finding
+
+
 class StepDoubtful(Message, frozen=True, kw_only=True):
     """`step` was applied, and then copies came that differ within `conflict_bytes` of it."""
 
     step: Step
     conflict_bytes: int
+    elements: int = 0
+    """Elements of the parameters that are tainted since `step` for it; 0: they are not known, and
+    all of the replica is in doubt."""
+    called_exact_to: Step | None = None
+    """The last step that the replica called exact in them; None: all since are in doubt."""
+    parameters: dict[str, tuple[tuple[int, int], ...]] = {}
+    """{parameter: its elements, [start, stop)}, the first ones"""
 
 
 class StepSaved(Message, frozen=True, kw_only=True):
@@ -211,6 +228,7 @@ _CLOSED_SET = (
     | StepLost
     | StepShort
     | StepDoubtful
+    | CopiesDiffer
     | StepSaved
     | SaveFailed
     | Drained

@@ -2,13 +2,13 @@
 #include "fc_staging_ops.h"
 
 void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placement,
-		      const struct fc_packet_payload *piece)
+		      uint64_t offset_bytes, const struct fc_packet_payload *piece)
 {
 	if (fc_placement_kind(placement) == FC_PLACEMENT_STAGED)
 		fc_stage_conflict(x, placement->where, piece);
 	else if (fc_placement_kind(placement) == FC_PLACEMENT_SHARD)
 		fc_place_conflict(x, &x->staging->sends[placement->where], placement->step,
-				  piece->payload_bytes);
+				  offset_bytes, offset_bytes + piece->payload_bytes, piece);
 }
 
 /* Whether the message placed there has the same bytes already. In a shard a packet is compared
@@ -25,7 +25,8 @@ static bool is_confirmed(struct fc_extractor *x, const struct fc_placement *plac
 }
 
 void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
-			    const struct fc_placement *own, const struct fc_packet_payload *piece)
+			    const struct fc_placement *own, uint64_t offset_bytes,
+			    const struct fc_packet_payload *piece)
 {
 	const struct fc_placement *placement =
 		&x->staging->placements[alternative & x->staging->mask];
@@ -46,7 +47,7 @@ void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
 	const uint64_t before = x->counters->conflict_bytes;
 	if (is_confirmed(x, placement, nth * m.pmtu_bytes, &as))
 		return;
-	fc_conflict_note(x, placement, &as);
+	fc_conflict_note(x, placement, nth * m.pmtu_bytes, &as);
 	if (own && x->counters->conflict_bytes != before)
-		fc_conflict_note(x, own, piece);
+		fc_conflict_note(x, own, offset_bytes, piece);
 }

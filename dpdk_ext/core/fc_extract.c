@@ -78,6 +78,7 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		.shard = shard,
 		.counters = &staging->header->counters,
 		.block = block != 0,
+		.ring_number = FC_RING_UNKNOWN,
 	};
 	x->orphan_freed = calloc(staging->header->orphans_max + 1, sizeof *x->orphan_freed);
 	int code = x->orphan_freed ? roll_back(x) : fc_fail(ENOMEM, EXTRACTOR_WITHOUT_MEMORY);
@@ -102,6 +103,11 @@ void fc_extractor_close(struct fc_extractor *x)
 	fc_blocks_close(x);
 	fc_orphans_close(x);
 	free(x);
+}
+
+void fc_extractor_number(struct fc_extractor *x, uint64_t ring)
+{
+	x->ring_number = ring;
 }
 
 void fc_extractor_use_shard(struct fc_extractor *x, struct fc_shard *shard)
@@ -185,7 +191,7 @@ static enum fc_slot_result without_message(struct fc_extractor *x, const struct 
 	if (!doubted || !mark->alternative)
 		end = fc_orphan_keep(x, piece, doubted);
 	if (end == FC_SLOT_DONE && mark->alternative)
-		fc_compare_alternative(x, mark->alternative, NULL, piece);
+		fc_compare_alternative(x, mark->alternative, NULL, 0, piece);
 	return end;
 }
 

@@ -17,6 +17,8 @@ int fc_extractor_open(struct fc_ring *ring, const struct fc_flows *flows,
 		      struct fc_staging *staging, struct fc_shard *shard, int block,
 		      struct fc_extractor **out);
 void fc_extractor_close(struct fc_extractor *x);
+/* The ring's number among those of a run, below FC_RING_UNKNOWN. */
+void fc_extractor_number(struct fc_extractor *x, uint64_t ring);
 void fc_extractor_use_shard(struct fc_extractor *x, struct fc_shard *shard);
 
 /* Extracts up to `limit` slots and commits them in spans. Returns the released slots; fewer than

@@ -210,8 +210,7 @@ void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, ui
 		break;
 	case FC_PLACEMENT_SHARD:
 		fc_place_packet(x, &x->staging->sends[placement->where], placement->step,
-				(uint32_t)(placement->kind >> FLAG_SHIFT), offset_bytes,
-				piece->payload, piece->payload_bytes);
+				(uint32_t)(placement->kind >> FLAG_SHIFT), offset_bytes, piece);
 		break;
 	case FC_PLACEMENT_DROPPED:
 		fc_note_full(x, piece->flow, 1);
@@ -233,7 +232,7 @@ void fc_deliver_orphan(struct fc_extractor *x, const struct fc_placement *placem
 	}
 	fc_deliver(x, placement, nth * m->pmtu_bytes, piece);
 	if (differs)
-		fc_conflict_note(x, placement, piece);
+		fc_conflict_note(x, placement, nth * m->pmtu_bytes, piece);
 }
 
 /* Delivers packets that arrived before their message was known. Returns FC_SLOT_NEEDS_COMMIT if
@@ -369,6 +368,6 @@ enum fc_slot_result fc_deliver_packet(struct fc_extractor *x, const struct fc_ma
 	fc_deliver(x, placement, mark->offset_bytes, piece);
 	if (FC_UNLIKELY(mark->alternative))
 		fc_compare_alternative(x, mark->alternative, mark->same_headers ? placement : NULL,
-				       piece);
+				       mark->offset_bytes, piece);
 	return end;
 }

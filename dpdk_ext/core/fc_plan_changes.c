@@ -249,8 +249,13 @@ static void move_packets(struct fc_extractor *x, struct fc_staged *r,
 		}
 		const uint64_t offset = nth * pmtu;
 		const uint64_t left = m->length_bytes - offset;
-		fc_place_packet(x, &x->staging->sends[d->send], d->step, d->flag, offset,
-				payload + offset, (uint32_t)(left < pmtu ? left : pmtu));
+		const struct fc_packet_payload piece = {
+			.flow = m->flow,
+			.psn = m->first_psn + nth,
+			.payload = payload + offset,
+			.payload_bytes = (uint32_t)(left < pmtu ? left : pmtu),
+		};
+		fc_place_packet(x, &x->staging->sends[d->send], d->step, d->flag, offset, &piece);
 		fc_set(x, &bitmap[nth / 64], bitmap[nth / 64] & ~(1ull << (nth % 64)));
 	}
 }
@@ -267,8 +272,8 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	fc_change_begin(x);
 	fc_placement_note(x, &m, &d);
 	if (d.kind == FC_PLACEMENT_SHARD) {
-		fc_place_conflict(x, &x->staging->sends[d.send], d.step,
-				  r->conflict_stop - r->conflict_from);
+		fc_place_conflict(x, &x->staging->sends[d.send], d.step, r->conflict_from,
+				  r->conflict_stop, NULL);
 		fc_set(x, &r->conflict_stop, r->conflict_from);
 		/* The move may be committed half-way, so the message must not look complete. */
 		fc_set(x, &r->completed, 0);

@@ -19,7 +19,7 @@ _Static_assert(offsetof(struct fc_shard_header, applied_step) % 128 == 0, "lines
 #define GRADIENT_BYTES_MAX (1ull << 46)
 
 struct layout {
-	uint64_t coverage_bytes, data, data_bytes, end;
+	uint64_t coverage_bytes, differing, data, data_bytes, end;
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t multiple)
@@ -33,7 +33,8 @@ static struct layout layout_for(uint64_t bytes, uint32_t unit_bytes)
 	struct layout at;
 
 	at.coverage_bytes = round_up(bytes / unit_bytes, 512) / 8;
-	at.data = round_up(COVERAGE_AT + FC_GENERATIONS * at.coverage_bytes, FC_HUGE_PAGE_BYTES);
+	at.differing = COVERAGE_AT + FC_GENERATIONS * at.coverage_bytes;
+	at.data = round_up(at.differing + FC_GENERATIONS * FC_DIFFERING_BYTES, FC_HUGE_PAGE_BYTES);
 	at.data_bytes = round_up(bytes, FC_HUGE_PAGE_BYTES);
 	at.end = at.data + FC_GENERATIONS * at.data_bytes;
 	return at;
@@ -79,6 +80,7 @@ int fc_shard_create(const char *path, uint64_t gradient_bytes, uint64_t module_b
 	header->file_bytes = out->map.bytes;
 	header->coverage_offset = COVERAGE_AT;
 	header->coverage_bytes = at.coverage_bytes;
+	header->differing_offset = at.differing;
 	header->data_offset = at.data;
 	header->data_bytes = at.data_bytes;
 	__atomic_thread_fence(__ATOMIC_RELEASE);
@@ -101,7 +103,8 @@ static int check_header(const struct fc_shard_header *header, uint64_t mapped, c
 	const struct layout at = layout_for(header->gradient_bytes + buffers, header->unit_bytes);
 	if (header->file_bytes != mapped || at.end > mapped ||
 	    header->coverage_offset != COVERAGE_AT || header->coverage_bytes != at.coverage_bytes ||
-	    header->data_offset != at.data || header->data_bytes != at.data_bytes)
+	    header->differing_offset != at.differing || header->data_offset != at.data ||
+	    header->data_bytes != at.data_bytes)
 		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
 	return 0;
 }
@@ -140,6 +143,22 @@ uint64_t *fc_shard_coverage(const struct fc_shard *shard, uint32_t generation)
 
 	return (uint64_t *)(shard->map.base + header->coverage_offset +
 			    generation * header->coverage_bytes);
+}
+
+uint8_t *fc_shard_differing(const struct fc_shard *shard, uint32_t generation)
+{
+	return shard->map.base + shard->header->differing_offset +
+	       (uint64_t)generation * FC_DIFFERING_BYTES;
+}
+
+uint64_t fc_shard_differing_used(const struct fc_shard *shard, uint32_t generation)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].differing_used);
+}
+
+uint64_t fc_shard_conflict_bytes(const struct fc_shard *shard, uint32_t generation)
+{
+	return FC_LOAD_ACQUIRE(&shard->header->generations[generation].conflict_bytes);
 }
 
 uint64_t *fc_shard_frontier(const struct fc_shard *shard, uint64_t which)
@@ -213,6 +232,7 @@ void fc_shard_begin(struct fc_shard *shard, uint32_t generation, uint64_t step)
 	memset(fc_shard_coverage(shard, generation), 0, shard->header->coverage_bytes);
 	g->covered_units = 0;
 	g->conflict_bytes = 0;
+	g->differing_used = 0;
 	g->module_buffer_units = 0;
 	g->module_buffer_conflict_bytes = 0;
 	FC_STORE_RELEASE(&g->begun, g->begun + 1); /* pairs with fc_shard_begun() */
@@ -252,6 +272,24 @@ void fc_shard_clear(struct fc_shard *shard)
 void fc_shard_apply(struct fc_shard *shard, uint64_t step)
 {
 	FC_STORE_RELEASE(&shard->header->applied_step, step);
+}
+
+void fc_shard_judge(struct fc_shard *shard, uint32_t generation, uint64_t conflict_bytes)
+{
+	FC_STORE_RELEASE(&shard->header->judged[generation].conflict_bytes, 0);
+	FC_STORE_RELEASE(&shard->header->judged[generation].begun,
+			 fc_shard_begun(shard, generation));
+	FC_STORE_RELEASE(&shard->header->judged[generation].conflict_bytes, conflict_bytes);
+}
+
+uint64_t fc_shard_judged(const struct fc_shard *shard, uint32_t generation)
+{
+	const uint64_t bytes = FC_LOAD_ACQUIRE(&shard->header->judged[generation].conflict_bytes);
+
+	return FC_LOAD_ACQUIRE(&shard->header->judged[generation].begun) ==
+			       FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun)
+		       ? bytes
+		       : 0;
 }
 
 void fc_shard_doubt(struct fc_shard *shard, uint32_t generation)

@@ -1,5 +1,6 @@
-/* Writes bytes to the shard. Bytes that are there already are compared and never changed. What is
- * missing of a PARTIAL generation stays so: the updater has it as it is. */
+/* Writes bytes to the shard. Bytes that are there already are compared and never changed; of copies
+ * that differ, the place and both are added to the generation's list. What is missing of a PARTIAL
+ * generation stays so: the updater has it as it is. */
 #include "fc_copy.h"
 #include "fc_ll.h"
 #include "fc_ll128.h"
@@ -8,13 +9,18 @@
 
 #define WORD_UNITS 64
 
+/* Most ranges that one doubted message adds to the list: beyond them its place is not told. A
+ * choice; each takes two entries of the journal. */
+#define DOUBTED_RANGES_MAX 1024
+
 _Static_assert((int)FC_ORPHAN_BYTES >= (int)FC_LL128_GROUP_DATA, "the scratch holds a group");
 
 /* A generation that is written, and the layout of its units. */
 struct target {
 	struct fc_extractor *x;
+	const struct fc_packet_payload *piece; /* that is written; NULL: not a packet */
 	struct fc_generation *generation;
-	uint8_t *data;
+	uint8_t *data, *differing;
 	uint64_t *coverage;
 	uint64_t units; /* units of the gradient; those after them are not waited for */
 	uint32_t shift; /* log2 of the bytes per unit */
@@ -74,23 +80,90 @@ static void cover(const struct target *t, uint64_t from, uint64_t stop)
 	t->x->counters->placed_bytes += (stop - from) << t->shift;
 }
 
-static void place_unit(const struct target *t, uint64_t unit, const uint8_t *bytes)
+/* Adds to the sum of conflicts: behind the list, which tells where they are. */
+static void count_conflict(const struct target *t, uint64_t *sum, uint64_t bytes)
 {
-	uint8_t *placement = t->data + (unit << t->shift);
+	__atomic_thread_fence(__ATOMIC_RELEASE); /* pairs with fc_shard_conflict_bytes() */
+	fc_set(t->x, sum, *sum + bytes);
+}
+
+/* Bytes [start, stop) of the gradient are not believed. later: the copy that differs from the one
+ * that is there; NULL: it was not kept. What lies beyond `differing_used` is free memory, so an
+ * entry that a kill interrupts is written again. */
+static void note_differing(const struct target *t, uint64_t start, uint64_t stop,
+			   const uint8_t *later)
+{
+	struct fc_generation *g = t->generation;
+	const uint64_t bytes = stop - start, each = (bytes + 7) / 8 * 8, used = g->differing_used;
+	struct fc_differing one = { .start_byte = start, .stop_byte = stop };
+
+	if (later && used + sizeof one + 2 * each <= FC_DIFFERING_COPIES)
+		one.kept_bytes = bytes;
+	one.ring = t->x->ring_number;
+	one.flow = t->piece ? t->piece->flow : UINT64_MAX;
+	one.psn = t->piece ? t->piece->psn : UINT64_MAX;
+	const uint64_t size = sizeof one + (one.kept_bytes ? 2 * each : 0);
+	if (used + size <= FC_DIFFERING_BYTES) {
+		uint8_t *at = t->differing + used;
+		memcpy(at, &one, sizeof one);
+		if (one.kept_bytes) {
+			memcpy(at + sizeof one, t->data + start, bytes);
+			memcpy(at + sizeof one + each, later, bytes);
+		}
+		count_conflict(t, &g->differing_used, size);
+	}
+	count_conflict(t, &g->conflict_bytes, bytes);
+}
+
+/* Units [from, stop) arrived before with other bytes. */
+static void conflict(const struct target *t, uint64_t from, uint64_t stop, const uint8_t *later)
+{
+	const uint64_t bytes = (stop - from) << t->shift;
+
+	t->x->counters->conflict_bytes += bytes;
+	if (from < t->units)
+		note_differing(t, from << t->shift, stop << t->shift, later);
+	else
+		count_conflict(t, &t->generation->module_buffer_conflict_bytes, bytes);
+}
+
+enum comparison {
+	ABSENT, /* it never came */
+	EQUAL,
+	OTHER,
+};
+
+static enum comparison compare_unit(const struct target *t, uint64_t unit, const uint8_t *bytes)
+{
 	const uint64_t size = 1ull << t->shift;
 
-	if (!(t->coverage[unit / WORD_UNITS] >> (unit % WORD_UNITS) & 1)) {
-		if (t->sealed)
-			return;
-		memcpy(placement, bytes, size);
-		cover(t, unit, unit + 1);
-	} else if (!memcmp(placement, bytes, size)) {
-		t->x->counters->duplicate_bytes += size;
-	} else {
-		t->x->counters->conflict_bytes += size;
-		uint64_t *sum = unit < t->units ? &t->generation->conflict_bytes
-						: &t->generation->module_buffer_conflict_bytes;
-		fc_set(t->x, sum, *sum + size);
+	if (!(t->coverage[unit / WORD_UNITS] >> (unit % WORD_UNITS) & 1))
+		return ABSENT;
+	return memcmp(t->data + (unit << t->shift), bytes, size) ? OTHER : EQUAL;
+}
+
+/* Places units [from, stop), of which some are there; those that differ in ranges. */
+static void place_units(const struct target *t, uint64_t from, uint64_t stop, const uint8_t *data)
+{
+	const uint64_t size = 1ull << t->shift;
+
+	while (from < stop) {
+		const enum comparison found = compare_unit(t, from, data);
+		uint64_t end = from + 1;
+		/* The gradient's last unit ends a range. */
+		while (found == OTHER && end < stop && end != t->units &&
+		       compare_unit(t, end, data + ((end - from) << t->shift)) == OTHER)
+			end++;
+		if (found == OTHER) {
+			conflict(t, from, end, data);
+		} else if (found == EQUAL) {
+			t->x->counters->duplicate_bytes += size;
+		} else if (!t->sealed) {
+			memcpy(t->data + (from << t->shift), data, size);
+			cover(t, from, from + 1);
+		}
+		data += (end - from) << t->shift;
+		from = end;
 	}
 }
 
@@ -109,8 +182,7 @@ static void place_run(const struct target *t, uint64_t dst, const uint8_t *data,
 	} else if (there == ALL && !memcmp(t->data + dst, data, bytes)) {
 		t->x->counters->duplicate_bytes += bytes;
 	} else {
-		for (uint64_t unit = from; unit < stop; unit++)
-			place_unit(t, unit, data + ((unit - from) << t->shift));
+		place_units(t, from, stop, data);
 	}
 }
 
@@ -169,41 +241,12 @@ static struct target target_of(struct fc_extractor *x, uint32_t generation)
 		.x = x,
 		.generation = g,
 		.data = fc_shard_data(x->shard, generation),
+		.differing = fc_shard_differing(x->shard, generation),
 		.coverage = fc_shard_coverage(x->shard, generation),
 		.units = x->shard->units,
 		.shift = (uint32_t)__builtin_ctz(x->shard->header->unit_bytes),
 		.sealed = g->state == FC_GENERATION_PARTIAL,
 	};
-}
-
-static bool is_any_there(const struct target *t, const struct fc_send *send)
-{
-	const struct fc_segment *segments = &t->x->staging->segments[send->first_segment];
-
-	for (uint32_t i = 0; i < send->segments; i++) {
-		const uint64_t stop = segments[i].dst_byte + segments[i].data_bytes;
-		if (presence_of(t, segments[i].dst_byte >> t->shift, stop >> t->shift) != NONE)
-			return true;
-	}
-	return false;
-}
-
-void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
-		       uint64_t bytes)
-{
-	const int generation = fc_place_generation(x, step);
-
-	if (generation < 0 || !bytes)
-		return;
-	const struct target t = target_of(x, (uint32_t)generation);
-	if (t.sealed && !is_any_there(&t, send))
-		return; /* neither copy is in the step */
-	struct fc_generation *g = t.generation;
-	const bool is_buffer =
-		send->segments && x->staging->segments[send->first_segment].dst_byte >=
-					  x->shard->header->gradient_bytes;
-	uint64_t *sum = is_buffer ? &g->module_buffer_conflict_bytes : &g->conflict_bytes;
-	fc_set(x, sum, *sum + bytes);
 }
 
 /* The first segment that extends beyond data byte `from`. */
@@ -219,6 +262,60 @@ static uint32_t find_segment(const struct fc_segment *segments, uint32_t count, 
 			low = mid + 1;
 	}
 	return low;
+}
+
+/* Data bytes of the message that its wire bytes [from, stop) may hold. */
+static void data_of_wire(const struct fc_send *send, uint64_t *from, uint64_t *stop)
+{
+	uint64_t unit = 1, data = 1;
+
+	if (send->protocol == FC_PROTOCOL_LL) {
+		unit = sizeof(struct fc_ll_line);
+		data = 8;
+	} else if (fc_is_ll128(send->protocol)) {
+		*from += (uint64_t)send->skip_lines * FC_LL128_LINE_BYTES;
+		*stop += (uint64_t)send->skip_lines * FC_LL128_LINE_BYTES;
+		unit = FC_LL128_GROUP_LINES * FC_LL128_LINE_BYTES;
+		data = FC_LL128_GROUP_DATA;
+	}
+	*from = *from / unit * data;
+	*stop = (*stop + unit - 1) / unit * data;
+}
+
+void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
+		       uint64_t wire_from, uint64_t wire_stop,
+		       const struct fc_packet_payload *piece)
+{
+	const int generation = fc_place_generation(x, step);
+	const struct fc_segment *segments = &x->staging->segments[send->first_segment];
+	const uint64_t bytes = wire_stop - wire_from;
+
+	if (generation < 0 || !bytes)
+		return;
+	struct target t = target_of(x, (uint32_t)generation);
+	t.piece = piece;
+	if (send->segments && segments->dst_byte >= x->shard->header->gradient_bytes) {
+		count_conflict(&t, &t.generation->module_buffer_conflict_bytes, bytes);
+		return;
+	}
+	data_of_wire(send, &wire_from, &wire_stop);
+	uint32_t ranges = 0;
+	for (uint32_t i = find_segment(segments, send->segments, wire_from);
+	     i < send->segments && segments[i].data_byte < wire_stop; i++) {
+		const struct fc_segment *s = &segments[i];
+		const uint64_t end = (uint64_t)s->data_byte + s->data_bytes;
+		const uint64_t from = s->data_byte > wire_from ? s->data_byte : wire_from;
+		const uint64_t stop = end < wire_stop ? end : wire_stop;
+		const uint64_t first = (s->dst_byte + (from - s->data_byte)) >> t.shift;
+		const uint64_t last = s->dst_byte + (stop - s->data_byte) + (1ull << t.shift) - 1;
+		if (t.sealed && presence_of(&t, first, last >> t.shift) == NONE)
+			continue; /* neither copy is in the step */
+		if (ranges++ == DOUBTED_RANGES_MAX) {
+			count_conflict(&t, &t.generation->conflict_bytes, bytes);
+			return;
+		}
+		note_differing(&t, first << t.shift, last >> t.shift << t.shift, NULL);
+	}
 }
 
 static void place_segments(const struct target *t, const struct fc_send *send,
@@ -299,16 +396,18 @@ static void place_ll128(const struct target *t, const struct fc_send *send, uint
 }
 
 void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
-		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
-		     uint32_t payload_bytes)
+		     uint32_t flag, uint64_t wire_offset, const struct fc_packet_payload *piece)
 {
+	const uint8_t *payload = piece->payload;
+	const uint32_t payload_bytes = piece->payload_bytes;
 	const int generation = fc_place_generation(x, step);
 
 	if (generation < 0) {
 		x->counters->ignored_packets++; /* of a step that was applied or lost */
 		return;
 	}
-	const struct target t = target_of(x, (uint32_t)generation);
+	struct target t = target_of(x, (uint32_t)generation);
+	t.piece = piece;
 	x->counters->placed_packets++;
 	if (fc_is_ll128(send->protocol)) {
 		place_ll128(&t, send,

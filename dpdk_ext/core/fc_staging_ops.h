@@ -66,6 +66,8 @@ struct fc_extractor {
 	struct fc_shard *shard;               /* NULL until it is set */
 	struct fc_extract_counters *counters; /* staging->header->counters */
 	bool block, stalled;
+	uint64_t
+		ring_number; /* of the ring among those of a run; FC_RING_UNKNOWN until it is set */
 	/* The open change: its number, whether it freed a place or block, whether it is at its
 	 * first slot, the blocks it freed, and the change in which each place was last freed.
 	 * Everything else that is free was free before it. */
@@ -206,19 +208,23 @@ void fc_orphans_ignore(struct fc_extractor *x, uint64_t flow);
  * PARTIAL one nothing is written, its bytes are compared. */
 int fc_place_generation(const struct fc_extractor *x, uint64_t step);
 void fc_place_packet(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
-		     uint32_t flag, uint64_t wire_offset, const uint8_t *payload,
-		     uint32_t payload_bytes);
-/* Records that copies of a message of `step` differ in `bytes` bytes. */
+		     uint32_t flag, uint64_t wire_offset, const struct fc_packet_payload *piece);
+/* Records that copies of a message of `step` differ within its wire bytes [wire_from, wire_stop).
+ * piece: the packet that they are of; NULL: several. */
 void fc_place_conflict(struct fc_extractor *x, const struct fc_send *send, uint64_t step,
-		       uint64_t bytes);
+		       uint64_t wire_from, uint64_t wire_stop,
+		       const struct fc_packet_payload *piece);
 
 /* fc_conflicting_copies.c: the packet may also belong to message `alternative`. Bytes that differ
- * are not trusted for either. own: placement of its own message, or NULL. */
+ * are not trusted for either. own: placement of its own message, where it is at `offset_bytes`,
+ * or NULL. */
 void fc_compare_alternative(struct fc_extractor *x, uint64_t alternative,
-			    const struct fc_placement *own, const struct fc_packet_payload *piece);
-/* It is not known whether the packet's bytes are those of the message placed there. */
+			    const struct fc_placement *own, uint64_t offset_bytes,
+			    const struct fc_packet_payload *piece);
+/* It is not known whether the packet's bytes are those of the message placed there, at
+ * `offset_bytes` of it. */
 void fc_conflict_note(struct fc_extractor *x, const struct fc_placement *placement,
-		      const struct fc_packet_payload *piece);
+		      uint64_t offset_bytes, const struct fc_packet_payload *piece);
 
 /* fc_placement.c: delivers a packet to where its message is placed. */
 void fc_deliver(struct fc_extractor *x, const struct fc_placement *placement, uint64_t offset_bytes,

@@ -7,6 +7,7 @@ from typing import Protocol
 from flowcheck.replica.element_patch import ElementPatch
 from flowcheck.replica.element_ranges import Ranges
 from flowcheck.replica.state_digest import StateId
+from flowcheck.step_numbers import Step
 
 
 class ChangeObserver(Protocol):
@@ -25,6 +26,11 @@ class ChangeObserver(Protocol):
         self, before: StateId, behind: StateId, patch: ElementPatch, *, exact: bool
     ) -> None:
         """Tainted elements take values. exact: they are tainted no more."""
+        ...
+
+    def tainted_late(self, newest: StateId, since: Step, elements: Ranges) -> None:
+        """These elements turned out to be tainted since an earlier step; the state's values stay as
+        they are."""
         ...
 
     def state_replaced(self, before: StateId, behind: StateId, *, gives_up: bool) -> None:

@@ -298,6 +298,24 @@ class Replica(CommittedReplica):
         """What a step will lack whose gradient is put away until its turn."""
         self._taint.record(step, missing_elements(self.layout, missing))
 
+    def taint_since(self, step: Step, elements: Ranges) -> None:
+        """Elements turned out to rest, since a step that may be made already, on bytes that are not
+        known. Only for a rule that steps each element by itself. Runs again after a kill."""
+        assert self.optimizer.per_element or not len(elements), "the caller asks first"
+        state = self._open
+        self._taint.add(step, elements)  # first: a kill leaves more taint, never less
+        if step > self.step or not len(elements):
+            return
+        self._give_up()
+        state.mark_tainted(step)
+        if self.observer is not None:
+            self.observer.tainted_late(self._newest, step, elements)
+        if not self.commit.tainted:
+            copy = state.begin()
+            state.bytes_of_copy(copy)[:] = state.bytes_of_copy(self.commit.copy)
+            state.publish_again(copy, self.commit.digest, tainted=True)
+        self._tell_committed()
+
     def rebase(self, step: Step, sections: Mapping[str, np.ndarray], *, replays: bool) -> None:
         """The state of another past: it is the only step from now on, and nothing of it is
         tainted. replays: the steps behind it are made again, with what they had.

@@ -224,6 +224,17 @@ class TaintLog:
         own = [Loss.of(step, missing)] if len(missing) else []
         self._write(bounded([*others, *own]))
 
+    def add(self, step: int, elements: Ranges) -> None:
+        """Elements that a step, made or not, turned out to lack: beside what was recorded of it. It
+        is in the file when this returns."""
+        own = [
+            one for one in self.losses if (one.first, one.last, one.until) == (step, step, NEVER)
+        ]
+        known = union([one.ranges for one in own])
+        if len(difference(elements, known)):
+            others = [one for one in self.losses if one not in own]
+            self._write(bounded([*others, Loss.of(step, union([known, elements]))]))
+
     def forget_after(self, step: int) -> None:
         """Later steps are of another past, in which nothing was given yet."""
         self._keep(

@@ -28,6 +28,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.differing_copies import differences
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
@@ -108,6 +109,8 @@ class Scene:
             g = self.shard.handle.header.generations[n]
             found[f"generation {n}"] = (int(g.state), int(g.step), int(g.covered_units))
             found[f"conflicts {n}"] = (int(g.conflict_bytes), int(g.module_buffer_conflict_bytes))
+            differs = differences(self.shard, n)
+            found[f"differing {n}"] = differs.ranges, differs.placed
             gradient = self.shard.gradient(n).copy()
             for start, stop in self.shard.missing(n):
                 gradient[start:stop] = 0
@@ -411,7 +414,11 @@ def _copies() -> None:
 
         def check(own: Scene) -> None:
             assert own.shard.applied_iteration == 0
-            assert own.shard.conflict_bytes(own.shard.generation_of(1) or 0) == PMTU_BYTES
+            generation = own.shard.generation_of(1) or 0
+            assert own.shard.conflict_bytes(generation) == PMTU_BYTES
+            # The second copy of a packet without its message is not kept.
+            listed = differences(own.shard, generation)
+            assert listed.placed and listed.spans == ((PMTU_BYTES, 2 * PMTU_BYTES),)
 
         work = partial(follow, job=job, span=64, learned=learned)
         SCENES[f"differing-copies-{'placed' if learned else 'staged'}"] = Act(made, work, check)

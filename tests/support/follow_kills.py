@@ -32,6 +32,7 @@ from support.kill_points import reordered
 from flowcheck._core import lib
 from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED, PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.differing_copies import differences
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -390,7 +391,11 @@ def _others() -> None:
 
 
 def _differs(own: Scene) -> None:
-    assert own.shard.conflict_bytes(own.shard.generation_of(1) or 0) == PMTU_BYTES
+    generation = own.shard.generation_of(1) or 0
+    assert own.shard.conflict_bytes(generation) == PMTU_BYTES
+    [one] = differences(own.shard, generation).ranges
+    kept = own.shard.gradient(generation)[one.start : one.stop]
+    assert one.first == kept.tobytes() and one.later == bytes(PMTU_BYTES)
 
 
 def _behind_partial() -> None:
@@ -412,6 +417,9 @@ def _behind_partial() -> None:
             right[units : 2 * units] = 0
             assert np.array_equal(own.shard.gradient(generation), right)
             assert own.shard.conflict_bytes(generation) == units
+            [one] = differences(own.shard, generation).ranges
+            assert one.first == right[one.start : one.stop].tobytes()
+            assert one.later == bytes(units)
 
         work = partial(_given_up, one=plan(*job.steps), until=len(kept))
         add(f"behind-partial-{name}", [[*kept, *again]], job, work, check)

@@ -3,6 +3,7 @@ of it, and what it lacks stays away."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,12 @@ from support.lives import Both, Killed
 from support.staged import Chain
 
 from flowcheck._core import ffi, lib
-from flowcheck.findings.catalog.lost_steps import APPLIED_IN_DOUBT, COPIES_DIFFER
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
 from flowcheck.lab.synthetic_traffic.roce_frames import crc_invariant
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
-from flowcheck.messages import Drained, StepApplied, StepDoubtful, StepLost, StepShort
+from flowcheck.messages import CopiesDiffer, StepApplied, StepDoubtful, StepLost, StepShort
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
-from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
 from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
 from flowcheck.stages.replica_update.step_log import StepLog
@@ -79,7 +78,8 @@ class Late:
             assert shard.generation_state(generation) == GenerationState.PARTIAL
             [(start, stop)] = shard.missing(generation)
             gradient = shard.gradient(generation).copy()
-            assert 0 < stop - start <= 1024 and not gradient[start:stop].any()
+            self.absent = stop - start
+            assert 0 < self.absent <= 1024 and not gradient[start:stop].any()
             gradient[start:stop] = self.truth[start:stop]
             assert np.array_equal(gradient, self.truth)
 
@@ -105,20 +105,22 @@ def other(wire: WireFrame) -> bytes:
     return wire.frame[:62] + bytes(transport) + crc_invariant(ip, udp, bytes(transport))
 
 
-def assert_refused(late: Late) -> None:
+def assert_without(late: Late) -> None:
+    """Every step is made; what differs of it is tainted beside what it lacks."""
     late.both.drive()
-    assert late.taken() == list(range(1, STEP))
-    lost = late.heard(StepLost)[0]
-    assert lost.step == STEP and lost.why == COPIES_DIFFER(4)
-    [drained] = late.heard(Drained)
-    assert drained.steps == STEP - 1 and not late.heard(StepDoubtful)
+    assert late.taken() == list(range(1, JOB.steps + 1)) and not late.heard(StepLost)
+    line = json.loads(late.both.chain.run.steps.read_text().splitlines()[STEP - 1])
+    assert line["missing_elements"] == late.absent // 4 + 1
+    assert not late.heard(StepDoubtful)
+    assert late.heard(CopiesDiffer)[-1].conflict_bytes == 4
 
 
 def assert_told(late: Late) -> None:
     late.both.drive()
     assert late.taken() == list(range(1, JOB.steps + 1)) and not late.heard(StepLost)
-    assert {(m.step, m.conflict_bytes) for m in late.heard(StepDoubtful)} == {(STEP, 4)}
-    assert APPLIED_IN_DOUBT(step=STEP, bytes=4) in assumptions_of(late.both.chain.run)
+    told = {(m.step, m.conflict_bytes, m.elements) for m in late.heard(StepDoubtful)}
+    assert told == {(STEP, 4, 1)}
+    assert late.heard(StepApplied)[-1].tainted == late.absent // 4 + 1
 
 
 def test_equal_copies_change_nothing_and_fill_nothing(late: Late) -> None:
@@ -137,13 +139,13 @@ def test_other_bytes_of_what_never_came_say_nothing(late: Late) -> None:
     assert late.taken() == list(range(1, JOB.steps + 1)) and not late.heard(StepDoubtful)
 
 
-def test_a_copy_that_differs_before_the_replica_looks_refuses_the_step(late: Late) -> None:
+def test_a_copy_that_differs_before_the_replica_looks_costs_its_element(late: Late) -> None:
     late.until_partial()
     late.come(other(late.copies[KEPT]))
-    assert_refused(late)
+    assert_without(late)
 
 
-def test_a_copy_that_differs_while_the_step_is_made_refuses_it(
+def test_a_copy_that_differs_while_the_step_is_made_costs_its_element(
     late: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, left = GradNormExchange.clipped, [other(late.copies[KEPT])]
@@ -155,7 +157,7 @@ def test_a_copy_that_differs_while_the_step_is_made_refuses_it(
 
     late.until_partial()
     monkeypatch.setattr(GradNormExchange, "clipped", clipped)
-    assert_refused(late)
+    assert_without(late)
     assert not left
 
 

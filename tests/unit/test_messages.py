@@ -29,6 +29,7 @@ EXAMPLES: list[Message] = [
     messages.StepLost(step=4, missing=((0, 8), (64, 128)), why=COPIES_DIFFER(8)),
     messages.StepShort(step=4, missing_bytes=72, why=STEP_LOST(step=4, reason=COPIES_DIFFER(8))),
     messages.StepDoubtful(step=3, conflict_bytes=8),
+    messages.CopiesDiffer(step=3, conflict_bytes=8, path="differing-3.json", why=COPIES_DIFFER(8)),
     messages.StepSaved(step=3, name="step-3", bytes=9, seconds=0.5, time_ns=7),
     messages.SaveFailed(step=None, why=NO_LINK_YET("a"), attempts=2),
     messages.Drained(stage="extract", steps=20),

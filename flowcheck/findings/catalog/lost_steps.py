@@ -46,12 +46,47 @@ ONLY_DUPLICATES = Entry(
     "loss.only_duplicates",
     "no data lost: the step was applied, and these packets held only duplicates",
 )
+_OTHER_BYTES = (
+    "Two mirror ports, or a frame sent twice, brought other bytes: something on the way changed "
+    "them. Both values are in `differing-STEP.json` of the run directory."
+)
+_DAMAGED_PORT = (
+    "See `icrc_bad` in `flowcheck status{this_run!o}`: the switch or a cable damages frames. Leave "
+    "that port out, then give `flowcheck base FILE{this_run!o}`."
+)
 COPY_DIFFERED_LATE = Entry(
     "loss.copy_differed_late",
     "a copy that differs came after the step was applied",
-    cause="Two mirror ports, or a frame sent twice, brought other bytes.",
+    cause=_OTHER_BYTES,
     remedy="Audit the replica: `flowcheck audit FILE{this_run!o}` with the trainer's next "
     "checkpoint.",
+)
+TAINTED_LATE = Entry(
+    "loss.tainted_late",
+    "step {step}: a copy that differs within {bytes:,} bytes came after the step was applied: "
+    "{elements:,} elements are tainted since step {step}, and were called exact from step {step} "
+    "to {to}",
+    cause=_OTHER_BYTES,
+    remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that the trainer writes from this "
+    "step on makes all elements exact again. Do not resume from a checkpoint that was saved of "
+    "these steps before.",
+    section="loss",
+)
+CALLED_EXACT_BEFORE = Entry(
+    "loss.called_exact_before",
+    "NOT proved exact: it was saved before copies of step {step} turned out to differ within "
+    "{bytes:,} bytes; {elements:,} elements of steps {step} to {to} rest on them",
+    section="replica",
+    cause=_OTHER_BYTES,
+    remedy="Take a step before these, or one that the run holds by now: it names the elements.",
+)
+BYTES_DIFFER = Entry(
+    "loss.bytes_differ",
+    "two copies differ within {bytes:,} bytes, first in {parameter}, elements {start:,} to "
+    "{stop:,}; both values of {kept:,} of {ranges:,} ranges are in {file}",
+    cause=_OTHER_BYTES,
+    remedy=_DAMAGED_PORT,
+    section="loss",
 )
 STAGING_OVERRUN = Entry(
     "loss.staging_overrun",
@@ -191,8 +226,9 @@ LOST_AS_PLANNED = Entry(
 )
 STEP_TAINTED = Entry(
     "loss.step_tainted",
-    "step {step}: {bytes:,} bytes of it never came; it is applied without them, and the elements "
-    "they are of are tainted from here on, all others exact: {reason}",
+    "step {step}: {bytes:,} bytes of it never came or differ between two copies; it is applied "
+    "without them, and the elements they are of are tainted from here on, all others exact: "
+    "{reason}",
     cause=_FRAMES_LOST,
     remedy="`flowcheck base FILE{this_run!o}` with a checkpoint that the trainer writes from this "
     "step on makes all elements exact again; until then `flowcheck restore --format torch --out "
@@ -201,17 +237,19 @@ STEP_TAINTED = Entry(
 )
 STEP_AWAITS_CHECKPOINT = Entry(
     "loss.step_awaits_checkpoint",
-    "step {step}: {bytes:,} bytes of it never came, and by this optimizer's rule they may matter "
-    "to every element: the replica stays before it, and later gradients are logged until it is "
-    "given the trainer's checkpoint of step {step} or a later one: {reason}",
+    "step {step}: {bytes:,} bytes of it never came or differ between two copies, and by this "
+    "optimizer's rule they may matter to every element: the replica stays before it, and later "
+    "gradients are logged until it is given the trainer's checkpoint of step {step} or a later "
+    "one: {reason}",
     cause=_FRAMES_LOST,
     remedy="`flowcheck base FILE{this_run!o}` with such a checkpoint; `[audit] folder` gives it by "
     "itself as the trainer writes it. `flowcheck doctor` finds where frames are lost.",
 )
 STEP_LOGGED_LACKING = Entry(
     "loss.step_logged_lacking",
-    "step {step} since the job was joined: {bytes:,} bytes of it never came; it is logged without "
-    "them, and on a base of an earlier step the elements they are of are tainted: {reason}",
+    "step {step} since the job was joined: {bytes:,} bytes of it never came or differ between two "
+    "copies; it is logged without them, and on a base of an earlier step the elements they are of "
+    "are tainted: {reason}",
     cause=_FRAMES_LOST,
     remedy="`flowcheck base FILE --then LATER{this_run!o}` with two checkpoints that the trainer "
     "writes from this step on leaves nothing of it tainted. `flowcheck doctor` finds where frames "
@@ -219,9 +257,9 @@ STEP_LOGGED_LACKING = Entry(
 )
 LOG_BEGINS_BEHIND = Entry(
     "loss.log_begins_behind",
-    "step {step} since the job was joined: {bytes:,} bytes of it never came, and by this "
-    "optimizer's rule they may matter to every element: the gradients logged before are of no use, "
-    "and logging goes on behind it: {reason}",
+    "step {step} since the job was joined: {bytes:,} bytes of it never came or differ between two "
+    "copies, and by this optimizer's rule they may matter to every element: the gradients logged "
+    "before are of no use, and logging goes on behind it: {reason}",
     cause=_FRAMES_LOST,
     remedy="`flowcheck base FILE --then LATER{this_run!o}` with two checkpoints that the trainer "
     "writes from this step on. `flowcheck doctor` finds where frames are lost.",

@@ -102,6 +102,16 @@ JOURNAL_GIVEN_UP = Entry(
     remedy="Restore from a checkpoint that was saved behind that, or resume from the trainer's own "
     "file.",
 )
+JOURNAL_TAINTED_LATE = Entry(
+    "journal.tainted_late",
+    "NOT proved exact: copies of step {since} turned out to differ behind step {to}, and "
+    "{elements:,} elements of step {step}, which was saved before that, rest on them",
+    section="replica",
+    cause="Two mirror ports, or a frame sent twice, brought other bytes: something on the way "
+    "changed them.",
+    remedy="Name a checkpoint that was saved before step {since}; `--step N` behind step {step} "
+    "with `--allow-tainted` names the elements.",
+)
 JOURNAL_REPLACED = Entry(
     "journal.replaced",
     "behind step {step} in {folder} a checkpoint of the trainer became the replica's state of step "

@@ -1,8 +1,8 @@
-"""What the audits of a run say of a checkpoint that it saved.
+"""What the audits of a run say of a checkpoint that it saved, and copies that differed later.
 
-A checkpoint states what was known when it was written. An audit that fails later is written to the
-run alone: it reaches the checkpoint only where the run is known, by its name or because the
-checkpoint lies in it.
+A checkpoint states what was known when it was written. An audit that fails later, or a copy that
+turns out to differ, is written to the run alone: it reaches the checkpoint only where the run is
+known, by its name or because the checkpoint lies in it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
+from flowcheck.stages.job_state.differing_steps import saved_while_exact
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
@@ -23,15 +25,23 @@ from flowcheck.vault.persist.storage_target import local_path
 
 
 def basis_of(
-    checkpoint: Path, manifest: Manifest, run: Path | None = None, step: Step | None = None
+    checkpoint: Path,
+    manifest: Manifest,
+    run: Path | None = None,
+    made: Snapshot | None = None,
 ) -> tuple[Finding, ...]:
     """What a checkpoint rests on: as its manifest has it, and by the audits since, as far as they
     can be read. run: the run directory that the user names; it counts if its settings name the
-    checkpoint's folder; step: a later one that was made from it."""
+    checkpoint's folder; made: a later step that was made from it."""
+    step, tainted = manifest.step, manifest.tainted
+    if made is not None:
+        step, tainted = made.step, made.tainted
     found: list[Finding] = []
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
-            found += saved_doubts_of(own, manifest.step if step is None else step)
+            found += saved_doubts_of(own, step)
+            if not tainted:
+                found += saved_while_exact(own, step)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 

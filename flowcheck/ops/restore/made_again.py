@@ -84,7 +84,7 @@ def later_step(
         while True:
             exact = len(chain) if allow_tainted or step is not None else _exact(chain)
             if not exact:
-                return MadeAgain(base, past.given_up(base.step))
+                return MadeAgain(base, past.doubt_of_first(base.step))
             try:
                 made = _made(base, checkpoint, journal, reader, chain[:exact])
                 return MadeAgain(made, past.given_up(made.step))
@@ -102,7 +102,7 @@ def given_up(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
     with suppress(StateError):
         reader = _journal_of(base, checkpoint, journal)
         past = Past.behind((base.step, base.digest), reader.lines, reader.gap)
-        return past.given_up(base.step)
+        return past.doubt_of_first(base.step)
     return None
 
 
@@ -135,19 +135,22 @@ def _made(
                 except StateError as error:
                     raise _BytesGone(error.finding, at) from error
                 _apply(replica, line, raw, journal)
+            made = replica.step  # the last entry may tell of a later one that this is tainted
         finally:
             replica.close()
         write_frozen_and_buffers(path, base.frozen_and_buffers)
-        return copy_snapshot(path, base.optimizer, chain[-1].step)
+        return copy_snapshot(path, base.optimizer, made)
 
 
 def _exact(chain: Sequence[JournalLine]) -> int:
     """How many entries lead to the last state without tainted elements; 0: none does."""
     tainted: Ranges = no_ranges()
     exact = 0
+    late = [(line.since, at) for at, line in enumerate(chain, 1) if line.kind is ChangeKind.TAINT]
     for count, line in enumerate(chain, 1):
         tainted = difference(union([tainted, line.lacked]), line.healed)
-        exact = exact if len(tainted) else count
+        known_later = any(since <= line.step and count < at for since, at in late)
+        exact = exact if len(tainted) or known_later else count
     return exact
 
 
@@ -183,7 +186,9 @@ def _chain(
     if last != step:
         told = {"step": step, "base": base.step, "last": last, "why": past.why_it_ends}
         raise StateError(JOURNAL_ENDS(checkpoint=checkpoint, folder=journal, **told))
-    return chain
+    # What later entries tell of it counts too.
+    later = (line for line in past.chain if line.step > step and line.kind is ChangeKind.TAINT)
+    return [*chain, *(line for line in later if line.since <= step)]
 
 
 def _replica_at(base: Snapshot, checkpoint: Path, path: Path, *, leaves_out: bool) -> Replica:
@@ -204,6 +209,9 @@ def _replica_at(base: Snapshot, checkpoint: Path, path: Path, *, leaves_out: boo
 
 
 def _apply(replica: Replica, line: JournalLine, raw: np.ndarray, journal: Path) -> None:
+    if line.kind is ChangeKind.TAINT:
+        replica.taint_since(Step(line.since), line.lacked)
+        return
     if line.kind is ChangeKind.VALUES:
         if not patch_fits(replica.description, line.patch(raw)):
             raise StateError(JOURNAL_DIFFERS(step=line.step, folder=journal))

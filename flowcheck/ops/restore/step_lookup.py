@@ -397,10 +397,9 @@ def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep
         return _doubted(base, why, saved, source.run)
     given = base.snapshot, saved, source.gradients, source.step
     made = later_step(*given, allow_tainted=source.allow_tainted)
-    step = made.snapshot.step
-    if step == base.snapshot.step:
+    if made.snapshot.step == base.snapshot.step:
         return _doubted(base, made.given_up, saved, source.run)
-    basis = basis_of(saved, load_manifest(saved), source.run, step)
+    basis = basis_of(saved, load_manifest(saved), source.run, made.snapshot)
     where = f"{base.where} and the gradients in {source.gradients}"
     again = replace(base, snapshot=made.snapshot, where=where, stored_state=None, assumed=basis)
     return _doubted(again, made.given_up, saved, source.run)

@@ -231,6 +231,8 @@ ONE_OF: dict[str, str] = {
     CountedThing.PACKETS: "packet",
     CountedThing.BYTES: "byte",
     CountedThing.STEP: "step",
+    CountedThing.ELEMENTS: "element",
+    CountedThing.DIFFERING_BYTES: "differing byte",
     CountedThing.DOUBTFUL_BYTES: "doubtful byte",
     CountedThing.LINES: "line",
 }

@@ -56,8 +56,10 @@ class Extractor(Closeable):
         shard: GradientShard | None = None,
         *,
         block: bool = True,
+        number: int | None = None,
     ) -> None:
-        """block: with a file source, stop where a message cannot be staged; else drop it.
+        """block: with a file source, stop where a message cannot be staged; else drop it. number:
+        of the ring in its run, for reports of copies that differ.
 
         Raises RingError when the files do not belong together.
         """
@@ -76,6 +78,8 @@ class Extractor(Closeable):
         )
         check(code, ring.path.name, RingError)
         self.handle: Any = slot[0]
+        if number is not None:
+            lib.fc_extractor_number(self.handle, number)
 
     @property
     def _subject(self) -> str:

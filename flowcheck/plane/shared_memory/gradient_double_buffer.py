@@ -88,13 +88,23 @@ class GradientShard(Closeable):
         return int(self.handle.header.generations[generation].covered_units) * self.unit_bytes
 
     def conflict_bytes(self, generation: int) -> int:
-        """Bytes of which two copies differ, by now; an OPEN generation that has any stays OPEN, and
-        more may be found of one that is COMPLETE."""
-        return int(self.handle.header.generations[generation].conflict_bytes)
+        """Bytes of which two copies differ, by now (differing_copies.py tells which); an OPEN
+        generation that has any is never COMPLETE, and more may be found of one that is."""
+        return int(lib.fc_shard_conflict_bytes(self.handle, generation))
+
+    def judge(self, generation: int, conflict_bytes: int) -> None:
+        """The updater's word: so many `conflict_bytes` of this opening are in what it made of the
+        generation, or makes."""
+        lib.fc_shard_judge(self.handle, generation, conflict_bytes)
+
+    def is_judged(self, generation: int) -> bool:
+        """Whether the updater knew of all that differs in a generation when it used it."""
+        judged = int(lib.fc_shard_judged(self.handle, generation))
+        return judged == self.conflict_bytes(generation)
 
     def mark_conflicting(self, generation: int) -> None:
-        """The updater's word on a COMPLETE generation of which two copies differ: its step is not
-        taken."""
+        """The updater's word on a generation of which two copies differ, and nothing may be used:
+        its step is not taken."""
         lib.fc_shard_doubt(self.handle, generation)
 
     def is_conflicting(self, generation: int) -> bool:

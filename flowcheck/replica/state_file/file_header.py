@@ -253,6 +253,11 @@ def write_head(memory: mmap.mmap, commit: Commit) -> None:
 def write_commit(memory: mmap.mmap, commit: Commit) -> None:
     """Says that the commit's copy is whole, and the newest: its slot, which does not count yet,
     then the head."""
+    store_words(memory, _SLOTS_OFFSET + commit.copy * _SLOT_BYTES, _slot_of(commit))
+    write_head(memory, commit)
+
+
+def _slot_of(commit: Commit) -> bytes:
     raw = _SLOT.pack(
         commit.sequence,
         commit.step,
@@ -262,9 +267,13 @@ def write_commit(memory: mmap.mmap, commit: Commit) -> None:
         commit.digest,
         commit.fingerprint,
     )
-    slot = raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
-    store_words(memory, _SLOTS_OFFSET + commit.copy * _SLOT_BYTES, slot)
-    write_head(memory, commit)
+    return raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+
+
+def write_commit_again(memory: mmap.mmap, commit: Commit) -> None:
+    """The slot of an earlier whole step, where something else is to be said of it. A kill amid it
+    leaves a slot that is not whole, and the step is gone."""
+    store_words(memory, _SLOTS_OFFSET + commit.copy * _SLOT_BYTES, _slot_of(commit))
 
 
 def clear_commit(memory: mmap.mmap, copy: int) -> None:

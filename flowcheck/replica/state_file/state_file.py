@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,7 @@ from flowcheck.replica.state_file.file_header import (
     read_head,
     read_step_in_progress,
     write_commit,
+    write_commit_again,
     write_description,
     write_head,
     write_step_in_progress,
@@ -223,6 +225,12 @@ class StateFile:
         before = self.commit
         self._commit(before.step, copy, digest, before.has_optimizer_state, before.lineage, tainted)
         clear_commit(self._map, before.copy)
+
+    def mark_tainted(self, since: Step) -> None:
+        """Whole steps before the newest, from this one on, turned out to be tainted."""
+        for version in self.versions:
+            if since <= version.step < self.commit.step and not version.tainted:
+                write_commit_again(self._map, replace(version, tainted=True))
 
     def go_back(self, version: Commit) -> None:
         """Makes an older step the newest, in one store; the steps that followed it are gone."""

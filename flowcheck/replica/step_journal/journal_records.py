@@ -21,6 +21,9 @@ class ChangeKind(StrEnum):
     """The next step was made. Its bytes: the gradient, as it was applied."""
     VALUES = "values"
     """Elements took the trainer's values. Its bytes: these values, section after section."""
+    TAINT = "taint"
+    """Elements of the newest state turned out to be tainted since an earlier step. It has no bytes,
+    and leads to the state that was there."""
     STATE = "state"
     """A trainer's checkpoint became the state. It has no bytes: the checkpoint holds them."""
 
@@ -48,7 +51,9 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     left_out: tuple[int, ...] | None = None
     """STEP: numbers of the parameters that had no gradient; None: all always have one."""
     missing: bytes = b""
-    """STEP: `Ranges` of elements that lacked a byte, as little-endian int64."""
+    """STEP: `Ranges` of elements that lacked a byte, as little-endian int64; TAINT: of those."""
+    since: int = 0
+    """TAINT: the step since which they are tainted."""
     elements: bytes = b""
     """VALUES: `Ranges` of the elements."""
     parts: dict[str, int] = {}
@@ -131,6 +136,12 @@ def values_line(
         parts={name: part.size for name, part in patch.parts.items()},
         exact=exact,
     )
+
+
+def taint_line(newest: StateId, since: Step, elements: Ranges) -> JournalLine:
+    """Of elements that turned out to be tainted since a step."""
+    kind, missing = ChangeKind.TAINT, _raw(elements)
+    return JournalLine(before=newest, behind=newest, kind=kind, missing=missing, since=since)
 
 
 def _ranges(raw: bytes) -> Ranges:

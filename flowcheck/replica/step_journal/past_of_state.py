@@ -13,8 +13,10 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_NO_MORE,
     JOURNAL_NONE_SINCE,
     JOURNAL_OTHER_STATE,
+    JOURNAL_TAINTED_LATE,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_ranges import count_elements
 from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_records import ChangeKind, Gap, JournalLine
 from flowcheck.step_numbers import Step
@@ -43,14 +45,15 @@ class _Edges:
         self.gaps: dict[StateId, JournalLine | None] = {}
         """{state: the first entry behind those that are not kept from there on; None: none is}"""
         self.in_place: dict[StateId, list[JournalLine]] = {}
-        """{state: entries of values that it had already, whose elements they end the taint of}"""
+        """{state: entries that leave it as it is: of values that it had already, whose elements
+        they end the taint of, or of taint that was found there}"""
         for line in lines:
             if line.gap is not None:
                 self._break(line.gap, line)
             if line.before != line.behind:
                 self._forget(line.before)
                 self._lead_on(line)
-            elif line.kind is ChangeKind.VALUES:
+            elif line.kind in (ChangeKind.VALUES, ChangeKind.TAINT):
                 self.in_place.setdefault(line.before, []).append(line)
         if gap is not None:
             self._break(gap, None)
@@ -109,6 +112,15 @@ class Past:
             line = edges.gaps[state]
             why = JOURNAL_NONE_SINCE() if line is None else JOURNAL_GAP(step=line.step)
         return cls(tuple(chain), state, replaced, why)
+
+    def doubt_of_first(self, step: Step) -> Finding | None:
+        """As of `given_up`, of the state that the past begins with: its step, which may have turned
+        out to be tainted behind it."""
+        for line in self.chain:
+            if line.kind is ChangeKind.TAINT and line.since <= step:
+                told = {"since": line.since, "to": line.step, "step": step}
+                return JOURNAL_TAINTED_LATE(elements=count_elements(line.lacked), **told)
+        return self.given_up(step)
 
     def given_up(self, step: Step) -> Finding | None:
         """Why a step of it is not proved to be the trainer's; None: nothing says so. The trainer's

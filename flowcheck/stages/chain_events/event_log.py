@@ -19,9 +19,10 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.chain_processes import RECORDS_WRITTEN_AGAIN
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.findings.catalog.lost_steps import COPY_DIFFERED_LATE
+from flowcheck.findings.catalog.lost_steps import COPY_DIFFERED_LATE, TAINTED_LATE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import (
+    CopiesDiffer,
     Drained,
     Fault,
     Hello,
@@ -105,6 +106,8 @@ class CountedThing(StrEnum):
     """Elements of the parameters."""
     STEP = "step"
     """A whole step."""
+    DIFFERING_BYTES = "differing bytes"
+    """Bytes of a step of which two copies have other values."""
     DOUBTFUL_BYTES = "doubtful bytes"
     """Bytes of a step in which two copies differ, where one arrived after the step was applied."""
     LINES = "lines"
@@ -145,6 +148,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return str(self.why) if self.why is not None else self.name or self.path
 
 
+def tainted_late(told: StepDoubtful) -> Finding:
+    """Why elements are tainted since a step that was called exact."""
+    return TAINTED_LATE(
+        step=told.step,
+        bytes=told.conflict_bytes,
+        elements=told.elements,
+        to=told.called_exact_to,
+    )
+
+
 _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     Hello: lambda m: {"kind": EventKind.UP, "stage": m.stage},
     JobLearned: lambda m: {
@@ -172,9 +185,17 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     StepDoubtful: lambda m: {
         "kind": EventKind.LOSS,
         "step": m.step,
-        "what": DOUBTFUL,
+        "what": ELEMENTS if m.elements else DOUBTFUL,
+        "count": m.elements or m.conflict_bytes,
+        "why": COPY_DIFFERED_LATE() if m.called_exact_to is None else tainted_late(m),
+    },
+    CopiesDiffer: lambda m: {
+        "kind": EventKind.LOSS,
+        "step": m.step,
+        "what": CountedThing.DIFFERING_BYTES,
         "count": m.conflict_bytes,
-        "why": COPY_DIFFERED_LATE(),
+        "path": m.path,
+        "why": m.why,
     },
     StepSaved: lambda m: {
         "kind": EventKind.SAVE,

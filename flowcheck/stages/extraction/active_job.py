@@ -39,6 +39,7 @@ from flowcheck.messages import (
 )
 from flowcheck.plane.extraction.payload_extractor import NO_LIMIT, Extractor, place_staged_bytes
 from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
+from flowcheck.stages.extraction.differing_report import DifferingReporter
 from flowcheck.stages.extraction.gradient_checks import GradientCheck
 from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
@@ -80,13 +81,15 @@ class ActiveJob:
         joins: bool = False,
         bridges: bool = False,
         several: bool = False,
+        names: Sequence[str] | None = None,
     ) -> None:
         """Installs the job's plans; all of it may have been done before a kill.
 
         each: all-reduced backward passes per step of the trainer; fresh: the job was learned just
         now; taints: its optimizer steps each element by itself; joins: it may be joined again after
         a lost step; bridges: a trainer's checkpoint may end the wait behind a step that lacks
-        bytes; several: other extractors follow other jobs on the same ports.
+        bytes; several: other extractors follow other jobs on the same ports; names: of the
+        parameters, where they are known.
         """
         self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
@@ -104,8 +107,15 @@ class ActiveJob:
         self._used = UnusedParameterMap(job, each)
         self._inferred = not fresh
         """Numbers of messages were told by the plan, or may have been in a life before."""
+        self._differing = DifferingReporter(run, job, extractors, names)
         self.generations = ShardGenerations(
-            shard, scrutiny.problem, doubtful=self._tell_doubtful, taints=taints, alone=self._alone
+            shard,
+            scrutiny.problem,
+            doubtful=self._tell_doubtful,
+            taints=taints,
+            alone=self._alone,
+            apart_bytes=self._used.gradient_bytes,
+            differing=self._tell_differing,
         )
         self.generations.open_free()
         base = incarnation_of(run).iterations
@@ -162,7 +172,7 @@ class ActiveJob:
             # Nothing of it is missing: all that follows is as doubtful.
             self._broken = (short.iteration, why) if self._alone else self._broken
             return self._lose(short, why)
-        if short.conflict_bytes or short.doubted:
+        if self._refused_or_whole(short):
             return self._lose(short, COPIES_DIFFER(short.conflict_bytes))
         over = self._alone and rings_drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.iteration >= self._broken[0] and not over:
@@ -191,6 +201,26 @@ class ActiveJob:
         for iteration, generation in finished:
             self._links.send("update", ShardReady(iteration=iteration, generation=generation))
             self._links.report(StepArrived(step=self._name(iteration), time_ns=time.time_ns()))
+
+    def _tell_differing(self, generation: int) -> None:
+        """Reports copies that differ, with both values."""
+        shard = self.generations.shard
+        found = self._differing.news(shard, generation, self._name(shard.iteration(generation)))
+        if found is not None:
+            self._links.report(found)
+
+    def _refused_or_whole(self, short: IncompleteIteration) -> bool:
+        """Whether copies differ and nothing more is waited for: the whole iteration is refused for
+        it, or only these bytes of it are not known."""
+        if not (short.conflict_bytes or short.doubted):
+            return False
+        whole = short.covered_bytes == self.generations.shard.gradient_bytes
+        return whole or not self._apart(short)
+
+    def _apart(self, short: IncompleteIteration) -> bool:
+        """Whether bytes of it that differ are as good as missing, and it goes on without them."""
+        goes_on = self._taints or self._may_bridge
+        return goes_on and not self._alone and self.generations.is_placed(short.generation)
 
     def abandon_step(self, short: IncompleteIteration, why: Finding) -> int:
         """Nothing more arrives for this step: declares it lost. What waits behind the loss may
@@ -240,7 +270,7 @@ class ActiveJob:
             done = done or self._skip_unplanned(short, ended=True)
             if not done and self.planned.pass_lost_messages_as_planned(self._reassembly.numbers):
                 done = self.assign_staged()
-        if done or generations.waiting:
+        if done or generations.waiting or generations.late_undecided:
             return done
         if short is not None and short.covered_bytes and not short.lost:
             self._note(STEP_GIVEN_UP_AT_END(self._name(short.iteration)))
@@ -316,6 +346,11 @@ class ActiveJob:
         self._links.report(message)
         return message
 
+    @property
+    def _may_bridge(self) -> bool:
+        """Whether a trainer's checkpoint may end the wait behind a step that lacks bytes."""
+        return self._bridges and (self._joined or incarnation_of(self._run).step is not None)
+
     def _may_be_partial(self, short: IncompleteIteration, why: Finding) -> bool:
         """Whether an iteration of gradients is handed on as far as it came: nothing of it may still
         come, and all that came is in its place. A rule that steps each element by itself takes it;
@@ -323,10 +358,11 @@ class ActiveJob:
         job that waits for a base logs it with what it lacks, or begins its log behind it; then the
         base must not be of the step that the job began with."""
         shard = self.generations.shard
-        bridges = self._bridges and (self._joined or incarnation_of(self._run).step is not None)
-        if self._alone or not (self._taints or bridges):
+        if self._alone or not (self._taints or self._may_bridge):
             return False
-        if short.lost or short.doubted or short.conflict_bytes or not short.covered_bytes:
+        if short.lost or not short.covered_bytes or (short.doubted and self._taints):
+            return False
+        if short.conflict_bytes and not self._apart(short):
             return False
         if self._broken is not None or short.iteration in self.generations.refused:
             return False
@@ -335,11 +371,12 @@ class ActiveJob:
         # A whole iteration behind it: what it lacks was lost, and is not under way.
         later = shard.generation_of(Iteration(short.iteration + 1))
         behind = later is not None and shard.covered_bytes(later) == shard.gradient_bytes
-        if not behind and not why.is_any_of(*WENT_ON):
+        came = short.covered_bytes == shard.gradient_bytes
+        if not behind and not came and not why.is_any_of(*WENT_ON):
             return False
         if self.planned.placement_unsure(self._reassembly.numbers, short.iteration):
             return False
-        missing = shard.missing(short.generation)
+        missing = self.generations.unknown(short.generation)
         # Who has a gradient at all stands behind the gradients.
         if not missing or missing[-1][1] > self._used.gradient_bytes:
             return False
@@ -348,7 +385,7 @@ class ActiveJob:
     def _go_on_without(self, short: IncompleteIteration, why: Finding, said: Entry) -> int:
         """Hands an iteration to the updater as far as it came. said: how the operator is told."""
         shard, named = self.generations.shard, self._name(short.iteration)
-        absent = sum(stop - start for start, stop in shard.missing(short.generation))
+        absent = sum(stop - start for start, stop in self.generations.unknown(short.generation))
         shard.mark_partial(short.generation)
         self._note(said(step=named, bytes=absent, reason=why))
         self._links.report(StepShort(step=named, missing_bytes=absent, why=why))

@@ -43,7 +43,7 @@ from flowcheck.stages.job_learning.remembered_job import may_join_midstream, sto
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
 from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
-from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.job_state.model_layout import names_fit, optimizer_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
 from flowcheck.stages.staged_messages.staging_space import (
@@ -102,7 +102,7 @@ class ExtractService:
             flows = FlowTable.open(self._run.flows(number))
             staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
             staging.map_pages()
-            self._extractors.append(Extractor(ring, flows, staging, shard))
+            self._extractors.append(Extractor(ring, flows, staging, shard, number=number))
         if self._lifecycle.state is ExtractState.HANDING_OVER and shard is not None:
             self._obey_verdict(shard)
         remove_stale_offers(self._lifecycle)
@@ -137,6 +137,7 @@ class ExtractService:
             joins=joins,
             bridges=joins and not self._config.together,
             several=self._config.several,
+            names=self._config.model.names if names_fit(job, self._config) else None,
         )
         store_learned_job(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))

@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.lost_steps import FIRST_MISSING_RANGES
 from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.differing_copies import (
+    differences,
+    is_undecided,
+    merged_spans,
+)
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
     TO_APPLY,
@@ -17,6 +22,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GradientShard,
 )
 from flowcheck.step_numbers import Iteration
+from flowcheck.wire.traffic.observed_messages import Range
 
 MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all. A choice that bounds the message."""
@@ -50,22 +56,29 @@ class ShardGenerations:
         doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
         taints: bool = False,
         alone: bool = False,
+        apart_bytes: int | None = None,
+        differing: Callable[[int], None] = lambda generation: None,
     ) -> None:
         """problem: why the bytes of an iteration must not be applied; None: they may. doubtful:
         called for each iteration that was applied before differing copies of it arrived, with how
-        many bytes differ; called before its generation is opened again. taints, alone: as
-        ActiveJob has them; what else comes of PARTIAL iterations is passed and not applied."""
+        many bytes differ; called before its generation is opened again. Where the updater tells it
+        by itself, the generation waits for its word. taints, alone: as ActiveJob has them; what
+        else comes of PARTIAL iterations is passed and not applied. apart_bytes: as ShardSource has
+        them. differing: called at each look at a generation of which copies differ, and before it
+        is opened again."""
         self.shard = shard
         self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
         self._problem = problem
         self._told: set[Iteration] = set()
-        self._doubtful = doubtful
+        self._doubtful, self._differing = doubtful, differing
         whole, partial = (GenerationState.COMPLETE,), (GenerationState.PARTIAL,)
         self._applied = whole + partial * (taints or alone)
         """States of what gets into the replica."""
         self._refused_if_different = whole + partial * (taints and not alone)
         """States whose iteration is not taken if copies of it differ."""
+        self._apart_bytes = shard.gradient_bytes if apart_bytes is None else apart_bytes
+        self._taints = taints and not alone
         self._told_doubtful: set[tuple[int, int]] = set()
 
     def open_free(self) -> bool:
@@ -77,6 +90,8 @@ class ShardGenerations:
             free = self._free(applied)
             if self.shard.generation_of(iteration) is None and free is not None:
                 self._look_back(free, applied)
+                if self._awaits_word(free, applied):
+                    continue
                 self.shard.begin(free, iteration)
                 opened = True
         return opened
@@ -89,7 +104,8 @@ class ShardGenerations:
         return None
 
     def report_late_conflicts(self) -> None:
-        """Reports the steps of which differing copies arrived after they were applied."""
+        """Reports copies that differ, and the steps of which such arrived after they were
+        applied."""
         applied = self.shard.applied_iteration
         for generation in range(GENERATIONS):
             self._look_back(generation, applied)
@@ -97,10 +113,14 @@ class ShardGenerations:
     def _look_back(self, generation: int, applied: Iteration) -> None:
         """Reports one generation. applied: read no later than what follows depends on."""
         shard, iteration = self.shard, self.shard.iteration(generation)
+        if shard.conflict_bytes(generation):
+            self._differing(generation)
         if shard.generation_state(generation) not in self._applied or iteration > applied:
             return
         if shard.is_conflicting(generation):
             return  # nothing of it was taken
+        if self._taints and (shard.is_judged(generation) or self._awaits_word(generation, applied)):
+            return  # it was known, or the updater tells it
         this, conflict_bytes = (
             (generation, shard.open_count(generation)),
             shard.conflict_bytes(generation),
@@ -109,12 +129,34 @@ class ShardGenerations:
             self._told_doubtful.add(this)
             self._doubtful(iteration, conflict_bytes)
 
+    def _awaits_word(self, generation: int, applied: Iteration) -> bool:
+        """Whether copies of an applied generation differ, and the updater has still to taint what
+        they are of."""
+        shard = self.shard
+        return (
+            self._taints
+            and shard.generation_state(generation) in self._applied
+            and shard.iteration(generation) <= applied
+            and is_undecided(shard, generation)
+            and self.is_placed(generation)
+        )
+
+    def is_placed(self, generation: int) -> bool:
+        """Whether it is known which bytes differ, and each matters to its own element alone."""
+        return differences(self.shard, generation).is_within(self._apart_bytes)
+
+    @property
+    def late_undecided(self) -> bool:
+        """Whether the updater has still to taint what differs of applied iterations."""
+        applied = self.shard.applied_iteration
+        return any(self._awaits_word(g, applied) for g in range(GENERATIONS))
+
     @property
     def conflict_undecided(self) -> bool:
         """Whether copies of an iteration that is handed on differ, and the updater has not yet
         decided on it."""
         shard, applied = self.shard, self.shard.applied_iteration
-        return any(
+        return self.late_undecided or any(
             shard.generation_state(g) in self._refused_if_different
             and shard.iteration(g) > applied
             and shard.conflict_bytes(g) > 0
@@ -185,12 +227,17 @@ class ShardGenerations:
             iteration = Iteration(iteration + 1)
         return None
 
+    def unknown(self, generation: int) -> tuple[Range, ...]:
+        """Byte ranges of a generation that did not come, or of which copies differ."""
+        spans = differences(self.shard, generation).spans
+        return merged_spans((*self.shard.missing(generation), *spans))
+
     def missing(
         self, short: IncompleteIteration, why: Finding
     ) -> tuple[tuple[tuple[int, int], ...], Finding]:
         """Its missing byte ranges, as many as a message names; and the reason, which says if there
         are more."""
-        ranges = self.shard.missing(short.generation)
+        ranges = self.unknown(short.generation)
         if len(ranges) <= MISSING_RANGES_MAX:
             return ranges, why
         why = FIRST_MISSING_RANGES(reason=why, named=MISSING_RANGES_MAX, ranges=len(ranges))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
-from flowcheck.findings.catalog.step_journals import JOURNAL_GIVEN_UP
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
+from flowcheck.findings.catalog.step_journals import JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -137,7 +138,8 @@ def _history_at(run: RunDir, step: Step) -> AuditHistory:
 
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
-    return next((one for one in findings if one.is_any_of(DOUBTED, JOURNAL_GIVEN_UP)), None)
+    doubts = DOUBTED, JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE, CALLED_EXACT_BEFORE
+    return next((one for one in findings if one.is_any_of(*doubts)), None)
 
 
 def _lines_of(path: Path) -> tuple[AuditRecord | None, ...]:

@@ -146,6 +146,8 @@ class EarlyStep:
         it; missing: as `Replica.begin` takes it. Raises as `Replica.apply`."""
         b, self._begun, self._seen = self._begun, None, None
         coverage = self._coverage
+        if len(missing):
+            b = None  # where bytes that were there are not believed, what was begun is wrong
         if b is not None and coverage is not None and used is None and b.step == step:
             same = gradient.ctypes.data == b.gradient.ctypes.data
             if b.started.open and same and coverage.is_whole(b.opening):

@@ -19,10 +19,12 @@ from flowcheck.replica.step_journal.journal_records import (
     ChangeKind,
     JournalLine,
     step_line,
+    taint_line,
     values_line,
 )
 from flowcheck.replica.step_journal.journal_writer import StepJournal
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 
 
 class KeptSteps:
@@ -73,6 +75,10 @@ class KeptSteps:
         assert self._journal is not None
         line = values_line(before, behind, patch, exact=exact)
         self._journal.add(line, list(patch.parts.values()))
+
+    def tainted_late(self, newest: StateId, since: Step, elements: Ranges) -> None:
+        assert self._journal is not None
+        self._journal.add(taint_line(newest, since, elements))
 
     def state_replaced(self, before: StateId, behind: StateId, *, gives_up: bool) -> None:
         assert self._journal is not None

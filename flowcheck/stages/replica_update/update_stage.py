@@ -60,6 +60,7 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.healing import take_patch
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
+from flowcheck.stages.replica_update.late_differences import finding_of, in_doubt, taint_late
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
@@ -200,6 +201,7 @@ class UpdateService:
             request = take_request(self._lifecycle, self._reached(o, followed))
             if request is not None:
                 return self._take(o, request, followed)
+        self._settle_late(o, followed, waits=waits)
         self._say(o.source.new_finding())
         o.kept.tell()
         o.buffers.store_arrived(followed)
@@ -228,6 +230,25 @@ class UpdateService:
         if step is not None and applied is not None:
             self._tell(o, applied)
         return 1
+
+    def _settle_late(self, o: UpdaterState, followed: Incarnation, *, waits: bool) -> None:
+        """Taints what turned out to differ of iterations that are released."""
+        for late in o.source.differing_late():
+            step = followed.step_within(late.iteration, self._each)
+            given = max(followed.anchored or 0, followed.base or 0)
+            message = None
+            if not followed.ends_step(late.iteration, self._each):
+                pass  # the trainer only accumulates there: the step's own all-reduce has it as well
+            elif waits:
+                message = in_doubt(self._run, step, late)
+            elif step > given:
+                message = taint_late(self._run, o.replica, o.records, step, late)
+            if message is not None:
+                self._links.report(message)
+                self._say(finding_of(message))
+                if message.elements:
+                    self._tell(o, 0.0)
+            o.source.settle_late(late)
 
     def _state(self, o: UpdaterState, record: LifecycleRecord, *, replays: bool) -> ReplicaState:
         """The state that the facts give. replays: steps after an anchor must still be replayed."""
@@ -423,7 +444,7 @@ class UpdateService:
             replaying = o.anchors.next_replay_step(o.replica, followed) is not None
         early = awaits_later_step(self._run, self._reached(o, followed))
         asked = is_asked(self._run) and not early
-        if self._handover.verdict_due or replaying or asked:
+        if self._handover.verdict_due or replaying or asked or o.source.differing_late():
             return False
         return self._whole(o, record) is None
 

@@ -89,6 +89,16 @@ class RecordFiles:
         return self.root / "heals.jsonl"
 
     @property
+    def differing(self) -> Path:
+        """One JSON line per step of which copies turned out to differ behind it
+        (job_state/differing_steps.py)."""
+        return self.root / "differing.jsonl"
+
+    def differing_copies(self, step: int) -> Path:
+        """Both copies of what differs in a step (stages/extraction/differing_report.py)."""
+        return self.root / f"differing-{step}.json"
+
+    @property
     def events(self) -> Path:
         """One JSON line per event (chain_events/event_log.py)."""
         return self.root / "events.jsonl"
@@ -145,10 +155,19 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.kept_steps, self.audits, self.audit_files, self.anchors, self.heals)
-        patterns = ("*.log", "steps-*.jsonl")
+        held = (self.kept_steps, self.audits, self.audit_files, self.anchors)
+        held_too = (self.heals, self.differing)
+        patterns = ("*.log", "steps-*.jsonl", "differing-*.json")
         named = (path for pattern in patterns for path in self.root.glob(pattern))
-        return [*own, *held, self.heartbeat_file, self.ended, self.replay_options, *named]
+        return [
+            *own,
+            *held,
+            *held_too,
+            self.heartbeat_file,
+            self.ended,
+            self.replay_options,
+            *named,
+        ]
 
 
 class LearnedFiles:

@@ -34,8 +34,8 @@ class ArrivedGradient(Protocol):
 
     @property
     def unbelieved(self) -> Sequence[Range]:
-        """Byte ranges of `data` that never came, ascending; they are zero where gradients are
-        followed. () of an iteration that is whole."""
+        """Byte ranges of `data` that never came, which are zero where gradients are followed, or of
+        which copies differ; ascending. () of an iteration that is whole."""
         ...
 
     def certain(self) -> bool:
@@ -58,6 +58,17 @@ class Opening(NamedTuple):
     """How often the place had been opened."""
     undone: int
     """How often coverage had been taken back, before any of it was looked at."""
+
+
+class LateDifferences(NamedTuple):
+    """Copies that differ of an iteration which was released before it was known."""
+
+    place: int
+    iteration: Iteration
+    conflict_bytes: int
+    """How many bytes differ, by the source's count: more may be found later."""
+    ranges: Sequence[Range]
+    """Byte ranges of its data that differ, ascending."""
 
 
 class PartialCoverage(Protocol):
@@ -158,6 +169,15 @@ class GradientSource(Protocol):
     def new_finding(self) -> Finding | None:
         """Findings for the operator that the source alone can tell, such as why it ended; each is
         returned once."""
+        ...
+
+    def differing_late(self) -> Sequence[LateDifferences]:
+        """What differs of released iterations and was not settled; where it is known which bytes
+        do, and that each matters to its own element alone."""
+        ...
+
+    def settle_late(self, late: LateDifferences) -> None:
+        """What these bytes cost is on file. Outlives a kill once this returns."""
         ...
 
     def release(self, iteration: Iteration) -> None:

@@ -29,7 +29,10 @@ from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.job_state.training_facts import training_of
-from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
+    LateDifferences,
+    SourceProgress,
+)
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
@@ -200,6 +203,13 @@ class LogFileSource:
             return None
         self._told = why
         return why
+
+    def differing_late(self) -> Sequence[LateDifferences]:
+        """(): whoever wrote a record had already checked that."""
+        return ()
+
+    def settle_late(self, late: LateDifferences) -> None:
+        pass
 
     def release(self, iteration: Iteration) -> None:
         self._released.value = iteration

@@ -9,13 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.differing_copies import (
+    Differences,
+    differences,
+    is_undecided,
+    merged_spans,
+)
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
     TO_APPLY,
     GenerationState,
     GradientShard,
 )
-from flowcheck.stages.replica_update.gradient_sources.gradient_source import Opening, SourceProgress
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
+    LateDifferences,
+    Opening,
+    SourceProgress,
+)
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -30,8 +40,10 @@ class ShardGradient:
     refused_if_different: bool
     """Whether copies that differ keep it from being applied; else it goes on without all its
     bytes."""
-    different: bool
-    """Whether two copies of it differed when it was looked at."""
+    without_different: bool
+    """Whether it is applied where copies differ, without the bytes that do."""
+    differences: Differences
+    """What differed when it was looked at."""
 
     @property
     def data(self) -> NDArray[np.uint8]:
@@ -39,24 +51,34 @@ class ShardGradient:
 
     @property
     def unbelieved(self) -> Sequence[Range]:
-        """The missing ranges. Where two copies differ, all of it: neither copy is used, and nothing
-        tells where they differ."""
-        if self.different:
+        """The ranges that are missing or differ. Where only `without_different` may tell them
+        apart, and it is not so, all of it if any byte differs."""
+        differs = self.differences.conflict_bytes > 0
+        if differs and not (self.without_different or self.refused_if_different):
             return ((0, self.shard.gradient_bytes),)
+        spans = self.differences.spans if self.without_different else ()
         if self.shard.generation_state(self.generation) == GenerationState.COMPLETE:
-            return ()
-        return self.shard.missing(self.generation)
+            return spans
+        return merged_spans((*self.shard.missing(self.generation), *spans))
 
     def certain(self) -> bool:
-        """Whether no copy of it differs since it was looked at; if one does, a mark in the shard
-        tells the extractor that nothing of it is taken."""
-        if self.shard.conflict_bytes(self.generation):
-            self.shard.mark_conflicting(self.generation)
+        """Whether no copy of it differs that `unbelieved` does not tell; if one does, and nothing
+        of it can be used then, a mark in the shard tells the extractor so."""
+        shard, generation = self.shard, self.generation
+        if self.without_different:
+            if not self.differences.is_current(shard, generation):
+                return False  # the next look at it knows more
+            shard.judge(generation, self.differences.conflict_bytes)
+            return True
+        if shard.conflict_bytes(generation):
+            shard.mark_conflicting(generation)
         return not self.doubted
 
     @property
     def doubted(self) -> bool:
-        believed = self.refused_if_different or not self.different
+        if self.without_different:
+            return not self.differences.is_current(self.shard, self.generation)
+        believed = self.refused_if_different or not self.differences.conflict_bytes
         return believed and self.shard.is_conflicting(self.generation)
 
 
@@ -112,19 +134,30 @@ def shard_progress(shard: GradientShard) -> SourceProgress:
         gradient_bytes=shard.gradient_bytes,
         applied_iteration=applied,
         complete=len(complete),
-        next_is_complete=is_next_complete and not shard.is_conflicting(complete[next_iteration]),
+        next_is_complete=is_next_complete and not _is_refused(shard, complete[next_iteration]),
         lost_iteration=min((it for it, s, _ in held if s == GenerationState.LOST), default=None),
         next_covered_bytes=under_way[0] if under_way else None,
         covered_bytes=sum(shard.covered_bytes(g) for g in range(GENERATIONS)),
     )
 
 
+def _is_refused(shard: GradientShard, generation: int) -> bool:
+    """Whether nothing of a generation is taken, as copies of it differ."""
+    complete = shard.generation_state(generation) == GenerationState.COMPLETE
+    return complete and shard.is_conflicting(generation)
+
+
 class ShardSource:
     """The updater's side of the shard: the only writer of its applied iteration."""
 
-    def __init__(self, shard: GradientShard, *, taints: bool = False) -> None:
-        """taints: what came of a PARTIAL iteration is applied as a step of its own."""
+    def __init__(
+        self, shard: GradientShard, *, taints: bool = False, apart_bytes: int | None = None
+    ) -> None:
+        """taints: what came of a PARTIAL iteration is applied as a step of its own. apart_bytes:
+        the first bytes of an iteration, each of which matters to its own element alone; None:
+        all."""
         self._shard, self._taints = shard, taints
+        self._apart_bytes = shard.gradient_bytes if apart_bytes is None else apart_bytes
         self._coverage = ShardCoverage(shard)
 
     @property
@@ -151,8 +184,25 @@ class ShardSource:
         if state not in TO_APPLY:
             return None
         refused = state == GenerationState.COMPLETE or self._taints
-        different = self._shard.conflict_bytes(generation) > 0
-        return ShardGradient(self._shard, generation, iteration, refused, different)
+        found = differences(self._shard, generation)
+        without = self._taints and found.is_within(self._apart_bytes)
+        return ShardGradient(self._shard, generation, iteration, refused, without, found)
+
+    def differing_late(self) -> Sequence[LateDifferences]:
+        shard, applied = self._shard, self._shard.applied_iteration
+        found = []
+        for generation in range(GENERATIONS) if self._taints else ():
+            iteration = shard.iteration(generation)
+            if is_undecided(shard, generation) and iteration <= applied:
+                now = differences(shard, generation)
+                if now.is_within(self._apart_bytes):
+                    found.append(
+                        LateDifferences(generation, iteration, now.conflict_bytes, now.spans)
+                    )
+        return found
+
+    def settle_late(self, late: LateDifferences) -> None:
+        self._shard.judge(late.place, late.conflict_bytes)
 
     def module_buffers(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         generation = self._shard.generation_of(iteration)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flowcheck.config import OptimizerConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_state.training_facts import is_training_known
+from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     GradientSource,
     SourceProgress,
@@ -42,7 +43,8 @@ class SourceKind:
 
 def _open_shard(run: RunDir, training: TrainingFacts, optimizer: OptimizerConfig) -> GradientSource:
     taints = training.kind is FollowedData.GRADIENTS and optimizer.per_element
-    return ShardSource(GradientShard.open(run.shard), taints=taints)
+    apart = UnusedParameterMap(training, optimizer.synced_backwards).gradient_bytes
+    return ShardSource(GradientShard.open(run.shard), taints=taints, apart_bytes=apart)
 
 
 def _shard_progress(run: RunDir) -> SourceProgress | None:

@@ -1,0 +1,59 @@
+"""Steps of which copies turned out to differ behind them, and which steps had been called exact by
+then: differing.jsonl, one line each, written by the updater."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
+from flowcheck.findings.finding import Finding
+from flowcheck.stages.run_directory.bounded_log_files import append_line, complete_lines
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+LINES_BYTES = 1 << 20
+"""Bytes of the file; beyond them the newer half is kept. A choice: some thousand lines."""
+
+
+class DifferingStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Elements of a step that were tainted behind it."""
+
+    time_ns: int
+    """When they were, since 1970."""
+    step: Step
+    called_exact_to: Step
+    """The last step that had been made; this and those from `step` on were called exact."""
+    conflict_bytes: int
+    elements: int
+    incarnation: int = 1
+
+
+def record_differing_step(run: RunDir, told: DifferingStep) -> None:
+    """Adds the line, unless a kill left it there. Raises OSError."""
+    same = msgspec.structs.replace(told, time_ns=0)
+    known = (msgspec.structs.replace(one, time_ns=0) for one in differing_steps(run))
+    if same not in known:
+        append_line(run.differing, msgspec.json.encode(told), LINES_BYTES)
+
+
+def differing_steps(run: RunDir) -> list[DifferingStep]:
+    """Every line, oldest first."""
+    found = []
+    for line in complete_lines(run.differing):
+        try:
+            found.append(msgspec.json.decode(line, type=DifferingStep))
+        except DECODE_ERRORS:
+            continue  # of another version
+    return found
+
+
+def saved_while_exact(run: RunDir, step: Step) -> tuple[Finding, ...]:
+    """What is to be said of a checkpoint of this step that says nothing of tainted elements."""
+    return tuple(
+        CALLED_EXACT_BEFORE(
+            step=one.step, to=one.called_exact_to, elements=one.elements, bytes=one.conflict_bytes
+        )
+        for one in differing_steps(run)
+        if one.step <= step <= one.called_exact_to
+    )
