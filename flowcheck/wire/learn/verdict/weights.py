@@ -117,16 +117,17 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         if not told and size <= max(grain, LL_LINE_DATA_BYTES):
             why_not = WEIGHTS_IN_ONE_LINE(size)
         pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
-        whole = agreed and why_not is None and not missing and pieces
+        certain = agreed and why_not is None and pieces
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=np.zeros(0, np.uint8) if later else joined.made()[0],
             missing=tuple(missing),
-            complete=whole,
+            complete=certain and not missing,
             why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
             deferred=joined if later else None,
             element_bytes=min(habits.each),
+            only_lacks=certain and bool(missing),
         )
     return None
 
@@ -173,11 +174,13 @@ def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collecti
     """Weights of several dtypes, or among other tensors of the stated model."""
     sent = apart.in_registration_order(habits, parts)
     still, forwards = apart.still(habits, sent.beside, later)
+    certain = sent.whole and apart.whole(habits, parts)
     return Weights(
         shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
         result=sent.parameters,
         missing=sent.missing,
-        complete=not sent.missing and sent.whole and apart.whole(habits, parts),
+        complete=certain and not sent.missing,
+        only_lacks=certain and bool(sent.missing),
         why_not=places_unsure(habits),
         assumed=_assumed(habits, parts[: len(habits.pieces)]),
         beside=sent.beside,
