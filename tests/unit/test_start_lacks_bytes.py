@@ -16,12 +16,16 @@ from test_lacking_step import CLIP, SETTINGS, Clipping
 from test_replica_reset import given, play  # noqa: F401
 from test_tainted_restart import ADAMW, SGD, PlainTrainer, alike, apart, replica_of
 
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import missing_of_weights, seen_of_weights, tainted_since
 from flowcheck.stages.job_state.given_checkpoint_request import request_answer, submit_patch
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.step_numbers import Step
+from flowcheck.wire.learn import read_stream
 
 HEADERS = 14 + 40 + 8 + 12
 """Bytes of Ethernet, IPv6, UDP and BTH."""
@@ -40,7 +44,7 @@ def begun(trainer: Trainer, folder: Path, *, seed: int = 1, number: int = 0) -> 
     return life
 
 
-def without_one_of_the_weights(life: Life) -> tuple[list[object], int]:
+def without_one_of_the_weights(life: Life) -> tuple[list[WireFrame], int]:
     """Its frames but for one amid the weights, and how many elements that carried."""
     frames = life.frames_of()
     full = [n for n, f in enumerate(life.frames_of(stop=life.starts[0])) if len(f.frame) > 1000]
@@ -69,6 +73,25 @@ def test_what_it_carried_is_tainted_from_the_start_and_all_else_is_exact(
     assert (apart(replica) == exact).all()
     assert alike(replica, trainer.flat())[exact].all()
     assert f"initial weights were lost: {carried} of" in notes(both)
+
+
+def test_large_weights_are_read_as_far_as_they_came_once_gradients_are_there(
+    tmp_path: Path,
+) -> None:
+    job = replace(JOB, shapes=((256, 80), (80,), (10, 80), (10,)), channels=1)
+    life = Life(job)
+    sent = life.generate().weights
+    frames, carried = without_one_of_the_weights(life)
+    write_pcap(tmp_path / "lossy.pcap", frames)
+    seen = read_capture_files([tmp_path / "lossy.pcap"])
+    reading = read_stream(seen.flows, seen.messages, ended=False, hasty=True, results=False)
+    assert reading.job is not None and reading.weights is not None
+    weights = reading.weights
+    assert weights.only_lacks and weights.certain_where_seen and not weights.complete
+    [(start, stop)] = weights.missing
+    assert stop - start == 4 * carried
+    held = weights.data.tobytes()
+    assert (held[:start], held[stop:]) == (sent[:start], sent[stop:])
 
 
 def test_a_file_of_the_trainer_makes_them_exact(

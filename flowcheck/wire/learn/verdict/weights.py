@@ -26,6 +26,7 @@ from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.pads import hidden
+from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.gradient_buckets import BROADCAST_CAP_BYTES
 
 
@@ -127,9 +128,14 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             assumed=_assumed(habits, parts),
             deferred=joined if later else None,
             element_bytes=min(habits.each),
-            only_lacks=certain and bool(missing),
+            only_lacks=certain and _some_of(missing, size),
         )
     return None
+
+
+def _some_of(missing: Sequence[Range], size: int) -> bool:
+    """Something is missing, and not all."""
+    return 0 < sum(stop - start for start, stop in missing) < size
 
 
 def _joined(parts: Sequence[Collective], size: int) -> Deferred:
@@ -180,7 +186,7 @@ def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collecti
         result=sent.parameters,
         missing=sent.missing,
         complete=certain and not sent.missing,
-        only_lacks=certain and bool(sent.missing),
+        only_lacks=certain and _some_of(sent.missing, len(sent.parameters)),
         why_not=places_unsure(habits),
         assumed=_assumed(habits, parts[: len(habits.pieces)]),
         beside=sent.beside,
