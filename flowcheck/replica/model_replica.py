@@ -35,7 +35,7 @@ from flowcheck.replica.element_patch import (
     patch_of_sections,
     patch_sections,
 )
-from flowcheck.replica.element_ranges import Ranges, difference, intersection, no_ranges
+from flowcheck.replica.element_ranges import Ranges, difference, intersection, no_ranges, union
 from flowcheck.replica.flat_tensors import FlatValues, elements_of
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.gradient_clipping import gradient_as_stepped
@@ -65,6 +65,7 @@ from flowcheck.replica.taint import (
     TaintLog,
     forget_taint,
     missing_elements,
+    record_start,
 )
 from flowcheck.replica.tainted_steps import TaintedSteps, forget_tainted_steps
 from flowcheck.replica.torch_without_compiler import load_torch
@@ -112,11 +113,13 @@ class Replica(CommittedReplica):
         keep_bytes: int = 0,
         may_skip_parameters: bool = False,
         workers: WorkerThreads | None = None,
+        missing: Ranges | None = None,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
         keep_bytes: for steps kept beside the newest and the one being made; may_skip_parameters:
-        steps may leave out parameters that have no gradient.
+        steps may leave out parameters that have no gradient; missing: elements of the weights that
+        never came, which are tainted from the start.
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
@@ -126,12 +129,16 @@ class Replica(CommittedReplica):
         first = initial_arrays(optimizer, description, elements_of(weights, layout, "weights"))
         named = named_tensors(description, first)
         digest = state_digest(named, tensor_digests(array for _, array in named))
-        commit = Commit(1, Step(0), 0, False, digest, state_section_names.fingerprint(optimizer))
+        lacks = no_ranges() if missing is None else missing
+        fingerprint = state_section_names.fingerprint(optimizer)
+        tainted = bool(len(lacks))
+        commit = Commit(1, Step(0), 0, False, digest, fingerprint, tainted=tainted)
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         workers = workers or WorkerThreads()
         forget_taint(path)
         forget_tainted_steps(path)
+        record_start(path, lacks)  # before anybody can read the step
         state = StateFile.create(path, description, first, commit, copies=copies, workers=workers)
         return cls(state, optimizer, workers)
 
@@ -404,30 +411,36 @@ class Replica(CommittedReplica):
             if not len(self._taint.elements_at(self.step)):
                 self._tainted_steps.clear()
 
-    def step_of_weights(self, weights: FlatValues) -> Step | None:
+    def step_of_weights(self, weights: FlatValues, missing: Ranges | None = None) -> Step | None:
         """The newest whole step without tainted elements whose parameters have these bytes; else
         the newest one whose untainted elements have them, where those are most; None if there is
         none.
 
-        weights: [layout.elements], registration order, memory order.
+        weights: [layout.elements], registration order, memory order; missing: elements of them that
+        never came.
         """
+        lacks = no_ranges() if missing is None else missing
         values = elements_of(weights, self.layout, "weights")
         matching: list[tuple[bool, Step]] = []
         for commit in self._open.versions:
             held = self._open.sections(commit.copy)[state_section_names.PARAMETERS]
             tainted = self._taint.elements_at(commit.step)
-            if equal_outside(self.description, values, held, tainted):
+            if equal_outside(self.description, values, held, union([tainted, lacks])):
                 matching.append((not len(tainted), commit.step))
         return max(matching)[1] if matching else None
 
-    def take_weights(self, weights: FlatValues) -> Ranges:
+    def take_weights(self, weights: FlatValues, missing: Ranges | None = None) -> Ranges:
         """Replaces the parameters of the newest step's tainted elements by the trainer's of this
         step. Returns the elements that are exact since: all of them where the replica keeps nothing
         but the parameter of an element, else none, as their optimizer state is still not known.
 
-        weights: as of `step_of_weights`.
+        weights, missing: as of `step_of_weights`.
         """
         elements = self._taint.elements_at(self.step)
+        if missing is not None:
+            elements = difference(elements, missing)
+        if not len(elements):
+            return elements
         sections = dict(self.sections())
         sections[state_section_names.PARAMETERS] = elements_of(weights, self.layout, "weights")
         patch = patch_of_sections(self.description, sections, elements)

@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.restored_state import NAMES, NAMES_AND_MORE, TAI
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_ranges import (
     Ranges,
+    cut_at,
     difference,
     intersection,
     merged,
@@ -130,6 +131,40 @@ def missing_elements(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:
                 found.append((at_element[number] + first, at_element[number] + last))
             number += 1
     return merged(np.array(sorted(found), np.int64).reshape(-1, 2))
+
+
+def missing_of_weights(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:
+    """The elements that byte ranges of what DDP's start-up broadcast sends touch: parameters back
+    to back in registration order, each in index order."""
+    touched = sorted(missing)
+    found = []
+    at = element = 0
+    for p in layout.parameters:
+        size = dtype_size_bytes(layout.dtype_of(p))
+        stop = at + size * p.elements
+        lacks = np.zeros(p.elements, np.bool_)
+        for first, last in touched:
+            if first < stop and last > at:
+                lacks[max(0, first - at) // size : -(-(min(last, stop) - at) // size)] = True
+        if lacks.any():
+            in_memory = lacks.reshape(p.shape).transpose(p.order).reshape(-1)
+            edges = np.flatnonzero(np.diff(in_memory, prepend=False, append=False))
+            found.append(edges.reshape(-1, 2) + element)
+        at, element = stop, element + p.elements
+    return union(found)
+
+
+def seen_of_weights(layout: Layout, missing: Iterable[ByteRange]) -> NDArray[np.bool_]:
+    """[layout.elements] bool: which of the flat state's parameters that broadcast showed. missing:
+    as of `missing_of_weights`."""
+    seen = np.ones(layout.elements, np.bool_)
+    lacks = missing_of_weights(layout, missing)
+    borders = np.array(list(accumulate((p.elements for p in layout.parameters), initial=0)))
+    for (start, stop), number in zip(*cut_at(lacks, borders[:-1]), strict=True):
+        p, first = layout.parameters[number], int(borders[number])
+        each = (p.stop - p.start) // p.elements  # of several dtypes the flat state is bytes
+        seen[p.start + (start - first) * each : p.start + (stop - first) * each] = False
+    return seen
 
 
 def taint_of_losses(losses: Sequence[Loss], step: int, layout: Layout) -> TaintedRanges:
@@ -347,6 +382,13 @@ def read_taint(replica: Path, commit: Commit, layout: Layout) -> TaintedRanges:
     if commit.tainted and not tainted:
         raise StateError(TAINT_UNREADABLE(path=_path(replica), error=f"no loss of {commit.step}"))
     return tainted
+
+
+def record_start(replica: Path, missing: Ranges) -> None:
+    """Of a replica that is made anew: what its initial weights lack."""
+    if len(missing):
+        losses = bounded([Loss.of(0, missing)])
+        write_atomically(_path(replica), msgspec.msgpack.encode(losses), durable=False)
 
 
 def forget_taint(replica: Path) -> None:

@@ -183,9 +183,9 @@ ENDS_INSIDE_STEP = Entry(
 LOSS_IN_START_UP = Entry(
     "captured.loss_in_start_up",
     "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights "
-    "(of the job of communicator {communicator}): no replica can begin from them",
-    remedy="Give it a checkpoint of the trainer (`flowcheck base FILE{this_run!o}`), or start "
-    "the job again while the capture runs.",
+    "(of the job of communicator {communicator}): a replica begins with these elements tainted",
+    remedy="A checkpoint of the trainer makes them exact (`flowcheck base FILE{this_run!o}`), or "
+    "start the job again while the capture runs.",
 )
 LOSS_WITHOUT_JOB = Entry(
     "captured.loss_without_job",

@@ -169,6 +169,15 @@ SHARDED_LAYOUT = Entry(
 
 # Tainted elements that the trainer's values replace.
 
+START_LACKS_BYTES = Entry(
+    "replica.start_lacks_bytes",
+    "packets of the initial weights were lost: {what}",
+    cause="The mirror, or the way from it, lost packets of the start-up broadcast, which comes but "
+    "once.",
+    remedy="`flowcheck base FILE{this_run!o}` with a checkpoint of the trainer, its folder as "
+    "`[audit]`, or the hook make them exact.",
+)
+
 ELEMENTS_HEALED = Entry(
     "replica.elements_healed",
     "{elements} tainted elements of the parameters are exact again at step {at}, by the trainer's "

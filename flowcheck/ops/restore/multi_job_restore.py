@@ -36,7 +36,9 @@ from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
+from flowcheck.replica.taint import seen_of_weights
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.step_log import tainted_parameters_at
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -165,7 +167,8 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
                 state_section_names.PARAMETERS
             ]
             began = layout.memory_order(np.fromfile(own.weights, layout.numpy_dtype))
-            return parameters.tobytes() == began.tobytes()
+            seen = seen_of_weights(layout, known_training(own).weights_missing)
+            return parameters[seen].tobytes() == began[seen].tobytes()
         digests = digests_at(own.trace, template.step)
         if digests is None:
             return False

@@ -46,6 +46,7 @@ from flowcheck.ops.watch.state.replay_options_record import reads_captures, repe
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.replica.taint import seen_of_weights
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
@@ -229,8 +230,10 @@ def verified_base(
         raise StateError(BEING_JOINED(where.root))
     began = layout.memory_order(np.fromfile(where.weights, layout.numpy_dtype))
     mine = sections[state_section_names.PARAMETERS]
+    seen = seen_of_weights(layout, job.weights_missing)
     for p in layout.parameters:
-        if mine[p.start : p.stop].tobytes() != began[p.start : p.stop].tobytes():
+        own = slice(p.start, p.stop)
+        if mine[own][seen[own]].tobytes() != began[own][seen[own]].tobytes():
             what = NOT_WHAT_IT_BEGAN_WITH(file=file, tensor=p.name, step=template.step)
             raise StateError(what)
     return BaseCheckpoint(template, sections, file, SAME_PARAMETERS())

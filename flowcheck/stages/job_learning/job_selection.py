@@ -39,6 +39,7 @@ from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn import FlowReading, Part, Reading
+from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
@@ -88,6 +89,12 @@ class JobSelector:
     earlier_jobs: tuple[EarlierJob, ...] = ()
     """Of the others that were learned."""
 
+    def can_tell(self, weights: Weights) -> bool:
+        """Whether they are seen far enough to tell whose they are: whole, where a replica may have
+        had them."""
+        whole = self.back is not None or self.earlier_jobs
+        return weights.sound if whole else weights.certain_where_seen
+
     def why_another_job(self, job: LearnedJob) -> Finding | None:
         """What is stated and says that it is not this one; None: nothing."""
         if unlike := misfit(self.own, job):
@@ -125,7 +132,7 @@ def select_job(reading: Reading, wanted: JobSelector | None) -> Reading:
         return reading
     found: list[Finding] = []
     for part in reading.parts:
-        if part.job is None or part.weights is None or not part.weights.sound:
+        if part.job is None or part.weights is None or not wanted.can_tell(part.weights):
             continue
         why = wanted.why_not(part)
         if why is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,7 @@ from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
 from flowcheck.wire.learn.reading import Awaited, Deferred, Weights
+from flowcheck.wire.learn.trainer.grammar import BUCKET
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -65,6 +67,8 @@ class ReadingOutcome:
     job, as soon as all of them was seen."""
     deferred: Deferred | None = field(default=None, repr=False)
     """Puts these together; it does not leave the process of the reading."""
+    gradients_from_ns: int = 0
+    """When the first gradients were sent, behind all of the weights; 0: not told."""
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """[bytes] frozen parameters and buffers that were broadcast; None: there are none."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
@@ -165,7 +169,8 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
     if any(form.is_any_of(WRITES_IN_PIECES) for form in reading.formats):
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
-    if weights is None or (source is None and (weights.why_not or not weights.sound)):
+    certain = weights is not None and source is None and _certain(weights, reading)
+    if weights is None or not (source is not None or certain):
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
     if not has_consistent_buckets(reading.job):
@@ -186,9 +191,10 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
     }
     others = [part for part in reading.parts if part.job not in (None, reading.job)]
     return ReadingOutcome(
-        job=reading.job,
+        job=msgspec.structs.replace(reading.job, weights_missing=weights.missing),
         weights=weights.data if source is None else None,
         weights_source=source,
+        gradients_from_ns=_gradients_from_ns(reading),
         deferred=deferred,
         shard=shard_size_of(reading.job),
         auxiliary_weights=weights.beside,
@@ -196,6 +202,18 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),
     )
+
+
+def _certain(weights: Weights, reading: Reading) -> bool:
+    """All that was seen of them is certain, of gathered ones: all of them was seen."""
+    if weights.why_not is not None:
+        return False
+    return weights.sound if reading.gathered is not None else weights.certain_where_seen
+
+
+def _gradients_from_ns(reading: Reading) -> int:
+    sums = (one.first_ns for one in reading.collectives if one.meaning == BUCKET)
+    return min(sums, default=0)
 
 
 def _likely_shard(weights: Weights) -> ShardSize | None:
@@ -223,11 +241,26 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
         for index in (range(len(one.keys)) if one.only is None else one.only)
     }
     outcome = read_job(seen, [flow for flow in seen.flows if flow.key in wanted], terms)
+    lacks = outcome.job is not None and outcome.job.weights_missing
+    if lacks and not terms.ended and _may_come(outcome, staged, seen):
+        outcome = ReadingOutcome(why_not=(WEIGHTS_NOT_SEEN(),))
     numbers = numbers_before_gaps(outcome.numbers, seen.messages)
     if len(staged) == 1:  # no other ring may lack the number that the transport gave a message
         told = {(m.flow, m.first_psn) for m in seen.messages if m.number is not None}
         numbers = {name: number for name, number in numbers.items() if name not in told}
     return replace(outcome, names=tuple(seen.names), numbers=numbers)
+
+
+def _may_come(outcome: ReadingOutcome, staged: Sequence[StagedSnapshot], seen: MergedView) -> bool:
+    """Some mirror point may lag, and bring bytes of the weights yet: of the job's flows it has
+    nothing behind the weights."""
+    own = set(outcome.flows)
+    for one, names in zip(staged, seen.names, strict=True):
+        flows = [n for n, key in enumerate(one.keys) if names[key].flow in own]
+        last_ns = int(one.flows["last_ns"][flows].max(initial=0))
+        if flows and last_ns < outcome.gradients_from_ns:
+            return True
+    return False
 
 
 def numbers_before_gaps(

@@ -32,9 +32,9 @@ from flowcheck.findings.catalog.job_restarts import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
-from flowcheck.replica.element_ranges import count_elements
+from flowcheck.replica.element_ranges import Ranges, count_elements
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.taint import tainted_elements
+from flowcheck.replica.taint import missing_of_weights, tainted_elements
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
 from flowcheck.stages.job_state.heal_log import HealRecord
 from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
@@ -62,6 +62,8 @@ class _Comparison(NamedTuple):
     """Whether a base would help."""
     weights: np.ndarray | None = None
     """The initial weights as the replica's parameters, where there is a step."""
+    missing: Ranges | None = None
+    """Elements of them that never came."""
 
 
 class Handover:
@@ -101,7 +103,7 @@ class Handover:
         """
         followed = self._lifecycle.record().incarnation
         number = followed.number
-        step, why, waits, weights = self._compared(replica)
+        step, why, waits, weights, missing = self._compared(replica)
         if step is None or weights is None:
             assert why is not None
             return self._unknown(replica, source, anchors, iterations, why, waits=waits)
@@ -113,7 +115,9 @@ class Handover:
         records.record_broadcast_audit(step, number + 1, tainted_elements=tainted)
         # The line of a step that changes goes first: it is written anew even behind a kill.
         records.forget_after(Step(step - 1) if tainted else step, number)
-        healed = self._take_weights(replica, records, weights, number + 1) if tainted else 0
+        healed = 0
+        if tainted:
+            healed = self._take_weights(replica, records, (weights, missing), number + 1)
         if records.last_step() < step:
             records.write(replica, 0.0, None)
         successor = self._offered
@@ -130,12 +134,17 @@ class Handover:
         return (ELEMENTS_HEALED if healed else ELEMENTS_STAY_TAINTED)(what=what, elements=tainted)
 
     def _take_weights(
-        self, replica: Replica, records: StepLog, weights: np.ndarray, number: int
+        self,
+        replica: Replica,
+        records: StepLog,
+        weights: tuple[np.ndarray, Ranges | None],
+        number: int,
     ) -> int:
-        """The replica's tainted elements take the parameters that incarnation `number` began with.
-        Returns how many are exact since. A kill behind this makes it run again, or leaves nothing
-        that it would heal."""
-        healed = count_elements(replica.take_weights(weights))
+        """The replica's tainted elements take the parameters that incarnation `number` began with,
+        but for those that never came of it. weights: as of `Replica.take_weights`. Returns how many
+        are exact since. A kill behind this makes it run again, or leaves nothing that it would
+        heal."""
+        healed = count_elements(replica.take_weights(*weights))
         if healed:
             record_heal(
                 self._run,
@@ -218,9 +227,10 @@ class Handover:
         if gathered is not None:
             weights = gathered.parameters(weights)
         weights = layout.memory_order(weights.view(layout.numpy_dtype))
-        step = replica.step_of_weights(weights)
+        missing = missing_of_weights(layout, job.weights_missing)
+        step = replica.step_of_weights(weights, missing)
         if step is not None:
-            return _Comparison(step, None, weights=weights)
+            return _Comparison(step, None, weights=weights, missing=missing)
         return _Comparison(None, WEIGHTS_OF_NO_STEP(replica.versions), waits=gathered is None)
 
     def _set_aside(self, replica: Replica) -> str:

@@ -9,8 +9,13 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
-from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT, WHOLE_GRADIENTS
+from flowcheck.findings.catalog.replica_update_notes import (
+    NAME_COUNT,
+    START_LACKS_BYTES,
+    WHOLE_GRADIENTS,
+)
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.element_ranges import no_ranges
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.param_layout import Layout
@@ -19,6 +24,7 @@ from flowcheck.replica.state_file.concurrent_reader import SPARE_COPIES
 from flowcheck.replica.state_file.file_header import COPIES_MAX
 from flowcheck.replica.state_file.free_space import FreeSpace, check_space, free_space_of
 from flowcheck.replica.step_journal.waiting_sizes import waiting_bytes
+from flowcheck.replica.taint import missing_of_weights, tainted_finding
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
@@ -88,7 +94,7 @@ def open_replica(
     """
     optimizer = optimizer_of(job, config)
     workers = WorkerThreads(config.replica.threads, config.replica.cpus)
-    placing = None
+    placing, missing = None, no_ranges()
     if job.kind is FollowedData.PARAMETERS:
         placing, rests = parameter_placement(run, job, config)
         for found in rests:
@@ -113,6 +119,7 @@ def open_replica(
         known = not job.awaits_base  # else they are nobody's, and the base takes their place
         raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
         weights = layout.memory_order(raw.view(layout.numpy_dtype))
+        missing = missing_of_weights(layout, job.weights_missing if known else ())
     check_replica_memory(run, config, job, layout, optimizer, leaves_out=leaves_out)
     if placing is None:
         store_broadcast_buffers(
@@ -126,7 +133,10 @@ def open_replica(
         keep_bytes=config.replica.keep_bytes,
         may_skip_parameters=leaves_out,
         workers=workers,
+        missing=missing,
     )
+    if made.tainted:
+        say(START_LACKS_BYTES(tainted_finding(made.tainted, layout)))
     return _resting(run, made), placing
 
 

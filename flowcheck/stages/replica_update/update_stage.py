@@ -191,7 +191,7 @@ class UpdateService:
         o = self._opened()
         if o is None:
             return 0
-        record = self._lifecycle.record()
+        record = self._record_of_step(o)
         followed = record.incarnation
         waits = followed.step is None or followed.lacking is not None or o.waiting.was_used
         again = None if waits else o.anchors.next_replay_step(o.replica, followed)
@@ -249,6 +249,19 @@ class UpdateService:
                 if message.elements:
                     self._tell(o, 0.0)
             o.source.settle_late(late)
+
+    def _record_of_step(self, o: UpdaterState) -> LifecycleRecord:
+        """The record, by which a replica whose initial weights lack bytes that would reach every
+        element waits for a checkpoint."""
+        record = self._lifecycle.record()
+        followed, replica = record.incarnation, o.replica
+        known = followed.step is not None and followed.lacking is None
+        if known and replica.commit.tainted and not replica.optimizer.per_element:
+            self._lifecycle.state_known(
+                msgspec.structs.replace(followed, last_lacking=replica.step)
+            )
+            record = self._lifecycle.record()
+        return record
 
     def _state(self, o: UpdaterState, record: LifecycleRecord, *, replays: bool) -> ReplicaState:
         """The state that the facts give. replays: steps after an anchor must still be replayed."""

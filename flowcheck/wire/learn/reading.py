@@ -215,6 +215,8 @@ class Weights:
     """As of `Collective`."""
     element_bytes: int = 0
     """Of the parameters' smallest elements, where all of them are in `result`; 0: not told."""
+    only_lacks: bool = False
+    """They are not complete for `missing` alone: all that was seen of them is certain."""
 
     @property
     def sources(self) -> bytes | None:
@@ -233,6 +235,13 @@ class Weights:
     def sound(self) -> bool:
         """They are complete, and no two copies of a byte differ; puts the result together."""
         return self.complete and (self.deferred is None or self.deferred.made()[1])
+
+    @property
+    def certain_where_seen(self) -> bool:
+        """All but `missing` is certain, and no two copies of a byte differ; puts the result
+        together."""
+        certain = self.complete or self.only_lacks
+        return certain and (self.deferred is None or self.deferred.made()[1])
 
     @property
     def bytes(self) -> int:

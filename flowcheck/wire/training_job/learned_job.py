@@ -279,6 +279,9 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     pass."""
     buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
     """Broadcasts of module buffers; their data lie after the gradients, in this order."""
+    weights_missing: tuple[tuple[int, int], ...] = ()
+    """Byte ranges [start, stop) of the initial weights, back to back in registration order and each
+    in index order, that were not seen; they are zero on file."""
     evidence: tuple[Finding, ...] = ()
     """Observations from which the job was learned."""
     assumed: tuple[Finding, ...] = ()

@@ -35,6 +35,7 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
     unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
     buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
+    weights_missing: tuple[tuple[int, int], ...] = ()
     awaits_base: bool = msgspec.field(default=False, name="joined")
     evidence: tuple[Finding, ...] = ()
     assumed: tuple[Finding, ...] = ()
@@ -56,6 +57,7 @@ def without_connections(job: LearnedJob) -> TrainingSpec:
         unused_parameters=job.unused_parameters,
         unchanged_buffers=job.unchanged_buffers,
         buffer_broadcasts=job.buffer_broadcasts,
+        weights_missing=job.weights_missing,
         awaits_base=job.awaits_base,
         evidence=job.evidence,
         assumed=job.assumed,

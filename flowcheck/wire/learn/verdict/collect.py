@@ -222,13 +222,17 @@ def _weights(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
 
 
 def _on_their_way(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
-    """Indices of large broadcasts of weights, and of large buckets, of which not all was seen."""
+    """Indices of large broadcasts of weights, and of large buckets, of which not all was seen.
+    Weights behind which a gradient came are not on their way any more: what lacks of them is
+    lost."""
     ring = communicator.ring
+    sums = [i for i, cut in enumerate(cuts) if cut.op.meaning == BUCKET and cut.matched]
+    gone = max(sums, default=0)
     return {
         i
         for i, cut in enumerate(cuts)
         if result_bytes(cut, ring) > WHOLE_BYTES
-        if (cut.op.meaning == WEIGHTS and not seen_once(cut, ring))
+        if (cut.op.meaning == WEIGHTS and i >= gone and not seen_once(cut, ring))
         or (cut.op.meaning == BUCKET and cut.op.licensed and cut.lost)
     }
 

@@ -26,6 +26,7 @@ from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.pads import hidden
+from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.gradient_buckets import BROADCAST_CAP_BYTES
 
 
@@ -117,18 +118,24 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         if not told and size <= max(grain, LL_LINE_DATA_BYTES):
             why_not = WEIGHTS_IN_ONE_LINE(size)
         pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
-        whole = agreed and why_not is None and not missing and pieces
+        certain = agreed and why_not is None and pieces
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=np.zeros(0, np.uint8) if later else joined.made()[0],
             missing=tuple(missing),
-            complete=whole,
+            complete=certain and not missing,
             why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
             deferred=joined if later else None,
             element_bytes=min(habits.each),
+            only_lacks=certain and _some_of(missing, size),
         )
     return None
+
+
+def _some_of(missing: Sequence[Range], size: int) -> bool:
+    """Something is missing, and not all."""
+    return 0 < sum(stop - start for start, stop in missing) < size
 
 
 def _joined(parts: Sequence[Collective], size: int) -> Deferred:
@@ -173,11 +180,13 @@ def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collecti
     """Weights of several dtypes, or among other tensors of the stated model."""
     sent = apart.in_registration_order(habits, parts)
     still, forwards = apart.still(habits, sent.beside, later)
+    certain = sent.whole and apart.whole(habits, parts)
     return Weights(
         shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
         result=sent.parameters,
         missing=sent.missing,
-        complete=not sent.missing and sent.whole and apart.whole(habits, parts),
+        complete=certain and not sent.missing,
+        only_lacks=certain and _some_of(sent.missing, len(sent.parameters)),
         why_not=places_unsure(habits),
         assumed=_assumed(habits, parts[: len(habits.pieces)]),
         beside=sent.beside,

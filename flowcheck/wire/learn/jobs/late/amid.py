@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from math import inf
 
 import msgspec
 
@@ -88,7 +89,7 @@ def join_expected(
         own = [grant for grant in told.grants if grant.rings]
         group = alone(row, own)
         guesses = (*logged_rings(group, rules, logged), *rings(group, rules))
-        fits, short = _fits(stated, row, guesses, messages, ended=ended)
+        fits, yet = _fits(stated, row, guesses, messages, ended=ended)
         if fits:
             found, why = _told(stated, fits)
             if found is not None and (why := unlike(found)):
@@ -98,8 +99,8 @@ def join_expected(
             if found is not None and lines.uses_ll128(found) and lines.may_be_linear(told):
                 return None, LL128_ORDER_OPEN_MIDSTREAM()
             return found, why
-        if short and not ended:
-            why = midstream_jobs.NO_WHOLE_ITERATION()
+        if yet is not None and (not ended or yet.is_any_of(midstream_jobs.BEGIN_OPEN)):
+            why = yet
         else:
             why = midstream_jobs.NO_RING_FITS(midstream_jobs.NO_RING_OF_CONNECTIONS(len(row)))
     return None, why
@@ -112,26 +113,31 @@ def _fits(
     messages: Sequence[ObservedMessage],
     *,
     ended: bool,
-) -> tuple[list[_Fit], bool]:
-    """Every guess about the row that explains its sizes; and whether more of the stream may."""
+) -> tuple[list[_Fit], Finding | None]:
+    """Every guess about the row that explains its sizes, but for those that are less likely than
+    one which does and whose place is open yet; and what more of the stream may tell."""
     seen = [protocol for s in row for send in s.sends.values() if (protocol := send.protocol)]
     used = [protocol for protocol in ORDER if protocol in {*seen, *(s.protocol for s in row)}]
     fits: list[_Fit] = []
-    short, rests_on = False, midstream_jobs.AS_STATED()
+    yet: Finding | None = None
+    least_open, rests_on = inf, midstream_jobs.AS_STATED()
     # Each bucket goes around a ring twice, on some channel at least.
     most = max(len(stream.sends) for stream in row) // (2 * LAPS * len(stated.buckets)) + 1
     for ring in guesses:
         if fits and ring.penalty > min(fit.penalty for fit in fits) + 1:
             break
         if ring.ranks > most:
-            short = True
+            yet = yet or midstream_jobs.NO_WHOLE_ITERATION()
             continue
         for guess in _guesses(stated, ring, used):
             found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=rests_on)
-            short = short or (why is not None and why.is_any_of(midstream_jobs.NO_WHOLE_ITERATION))
+            if why is not None and why.is_any_of(midstream_jobs.BEGIN_OPEN):
+                yet, least_open = why, min(ring.penalty, least_open)
+            elif why is not None and why.is_any_of(midstream_jobs.NO_WHOLE_ITERATION):
+                yet = yet or why
             if found is not None and not any(_same(found, fit.joined) for fit in fits):
                 fits.append(_Fit(found, ring.penalty))
-    return fits, short
+    return [fit for fit in fits if fit.penalty <= least_open], yet
 
 
 def _guesses(

@@ -24,9 +24,13 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 LONGER = 2.0
-"""How much longer the shortest pause before an iteration must be than what is usual elsewhere."""
+"""How much longer a pause before an iteration must be than what is usual elsewhere."""
 LAPS = 3
 """Pauses that are compared where sizes fit several places."""
+PAUSES_PER_SHORT = 8
+"""Of so many pauses before an iteration one may be shorter: where the capture itself was held up,
+how long nothing was sent is not told by the times of frames. A choice: fewer than so many must all
+be long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,9 @@ def first_iteration(
             return None, BEGIN_CONTRADICTORY()
     if not cuts:
         return None, NO_WHOLE_ITERATION()
-    return _chosen(lanes, cuts, between, ended=ended)
+    # The places at which no whole iteration was seen yet, as the stream ends before, fit as well.
+    fit = cuts if between else _that_fit(lanes, cuts[0])
+    return _chosen(lanes, cuts, fit, between, ended=ended)
 
 
 def _cuts(
@@ -96,44 +102,69 @@ def _cuts(
 ) -> list[Cut]:
     """Instants where an iteration begins on every connection. needed: [lane] messages behind."""
     return [
-        Cut(at, pause_ns)
-        for at, pause_ns in _instants(lanes)
+        cut
+        for cut in _instants(lanes)
         if all(
             i + least <= len(lane.seen) and own[i]
-            for i, lane, own, least in zip(at, lanes, begins, needed, strict=True)
+            for i, lane, own, least in zip(cut.at, lanes, begins, needed, strict=True)
         )
     ]
 
 
-def _instants(lanes: Sequence[Lane]) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """([lane] index of the next message, time since the one before) before every message."""
+def _instants(lanes: Sequence[Lane]) -> Iterator[Cut]:
+    """One before every message."""
     merged = sorted((*message.time, lane) for lane, one in enumerate(lanes) for message in one.seen)
     at = [0] * len(lanes)
     last: int | None = None
     for time_ns, _, lane in merged:
-        yield tuple(at), None if last is None else time_ns - last
+        yield Cut(tuple(at), None if last is None else time_ns - last)
         at[lane] += 1
         last = time_ns
 
 
+def _that_fit(lanes: Sequence[Lane], first: Cut) -> list[Cut]:
+    """All instants at which, by the sizes of all that was sent from about the first one on, an
+    iteration may begin on every connection, however much of it was seen."""
+    begins = [lane.begins(None) for lane in lanes]
+
+    def fits(cut: Cut) -> bool:
+        for own, lane, start, i in zip(begins, lanes, first.at, cut.at, strict=True):
+            place = start + (i - start) % len(lane.period)
+            if i < start or i >= len(own) or not own[place]:
+                return False
+        return True
+
+    return [cut for cut in _instants(lanes) if fits(cut)]
+
+
 def _chosen(
-    lanes: Sequence[Lane], cuts: Sequence[Cut], assumed: Finding | None, *, ended: bool
+    lanes: Sequence[Lane],
+    whole: Sequence[Cut],
+    cuts: Sequence[Cut],
+    assumed: Finding | None,
+    *,
+    ended: bool,
 ) -> tuple[Cut | None, Finding | None]:
-    """The first cut of the right kind whose iteration was seen to the last byte."""
+    """The first cut of the right kind whose iteration was seen to the last byte. whole: those
+    behind which as much was seen as is needed; cuts: these, and others that fit."""
     kinds: dict[tuple[int, ...], list[Cut]] = defaultdict(list)
     for cut in cuts:
         # What lies between iterations moves all behind it.
         kinds[() if assumed else _kind(lanes, cut)].append(cut)
-    usual = {kind: median(_pauses(own) or [0]) for kind, own in kinds.items()}
+    seen = max(map(len, kinds.values())) - 1  # laps; the first or the last one may be cut off
+    pauses = {kind: _pauses(own, seen) for kind, own in kinds.items()}
+    usual = {kind: median(own or [0]) for kind, own in pauses.items()}
     best = max(kinds, key=lambda kind: usual[kind])
     if len(kinds) > 1:
-        told = _pauses(kinds[best])
+        told = sorted(pauses[best])
         rest = max(usual[kind] for kind in kinds if kind != best)
-        if len(told) < (1 if ended else LAPS) or min(told) < LONGER * rest:
+        enough = len(told) >= (1 if ended else LAPS)
+        if not enough or told[len(told) // PAUSES_PER_SHORT] < LONGER * rest:
             return None, BEGIN_OPEN(len(kinds))
         assumed = BEGIN_BY_PAUSES(len(kinds))
-    for cut in kinds[best]:
-        if all(
+    own = set(kinds[best])
+    for cut in whole:
+        if cut in own and all(
             message.complete and not message.conflicts
             for i, lane in zip(cut.at, lanes, strict=True)
             for message in lane.seen[i : i + len(lane.period)]
@@ -153,8 +184,12 @@ def _contradict(lanes: Sequence[Lane], cuts: Sequence[Cut], needed: Sequence[int
     return False
 
 
-def _pauses(cuts: Sequence[Cut]) -> list[int]:
-    return [cut.pause_ns for cut in cuts if cut.pause_ns is not None]
+def _pauses(cuts: Sequence[Cut], laps: int) -> list[int]:
+    """Those before cuts of one kind, and 0 for each lap that has none of it: all ranks wait for
+    each other between iterations, so their begin is an instant of every lap, and one at which
+    connections stood but now and then is none, however long it lasted once."""
+    told = [cut.pause_ns for cut in cuts if cut.pause_ns is not None]
+    return told + [0] * max(0, laps - len(cuts))
 
 
 def _kind(lanes: Sequence[Lane], cut: Cut) -> tuple[int, ...]:

@@ -178,6 +178,7 @@ def _from(
         known,
         edges=tuple(edges),
         first=known.each,
+        weights_missing=(),
         first_buckets=known.buckets,
         evidence=tuple(dict.fromkeys((*known.evidence, evidence))),
         assumed=tuple(dict.fromkeys((*known.assumed, *told_until))),

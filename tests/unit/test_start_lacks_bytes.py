@@ -1,0 +1,217 @@
+"""A job of whose initial weights a frame was lost is followed all the same: what the frame carried
+is tainted from the start, all else is exact. Judged by torch's optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from support.incarnations import JOB, Life, floats
+from support.lives import Both
+from test_base_command import Trainer, lines, notes
+from test_lacking_step import CLIP, SETTINGS, Clipping
+from test_replica_reset import given, play  # noqa: F401
+from test_tainted_restart import ADAMW, SGD, PlainTrainer, alike, apart, replica_of
+
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.element_patch import patch_of_sections
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.taint import missing_of_weights, seen_of_weights, tainted_since
+from flowcheck.stages.job_state.given_checkpoint_request import request_answer, submit_patch
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.step_numbers import Step
+from flowcheck.wire.learn import read_stream
+
+HEADERS = 14 + 40 + 8 + 12
+"""Bytes of Ethernet, IPv6, UDP and BTH."""
+ICRC = 4
+SAVED = 3
+"""The step of the trainer's file."""
+
+
+def begun(trainer: Trainer, folder: Path, *, seed: int = 1, number: int = 0) -> Life:
+    """A life of the job that goes on from the trainer's state."""
+    life = Life(replace(JOB, seed=seed), trainer.flat(), number=number)
+    for step, gradient in enumerate(life.generate().gradients, 1):
+        trainer.step(floats(gradient))
+        if step == SAVED:
+            trainer.save(folder / "step-3.pt", step)
+    return life
+
+
+def without_one_of_the_weights(life: Life) -> tuple[list[WireFrame], int]:
+    """Its frames but for one amid the weights, and how many elements that carried."""
+    frames = life.frames_of()
+    full = [n for n, f in enumerate(life.frames_of(stop=life.starts[0])) if len(f.frame) > 1000]
+    lost = frames.pop(full[len(full) // 2])
+    # LL: half of what a line carries are flags.
+    return frames, (len(lost.frame) - HEADERS - ICRC) // 2 // 4
+
+
+def test_what_it_carried_is_tainted_from_the_start_and_all_else_is_exact(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = Trainer()
+    began = trainer.flat()
+    frames, carried = without_one_of_the_weights(begun(trainer, tmp_path))
+    both = play(frames, optimizer=ADAMW)
+    both.drive(until=lambda: both.update._opened() is not None)
+    replica = replica_of(both)
+    assert replica.step == 0 and replica.commit.tainted and replica.newest_exact is None
+    exact = apart(replica)
+    assert (~exact).sum() == carried and tainted_since(replica.tainted) == 0
+    assert alike(replica, began)[exact].all() and not alike(replica, began)[~exact].any()
+    both.drive()
+    replica = replica_of(both)
+    assert replica.step == JOB.steps == len(lines(both))
+    assert (apart(replica) == exact).all()
+    assert alike(replica, trainer.flat())[exact].all()
+    assert f"initial weights were lost: {carried} of" in notes(both)
+
+
+def test_large_weights_are_read_as_far_as_they_came_once_gradients_are_there(
+    tmp_path: Path,
+) -> None:
+    job = replace(JOB, shapes=((256, 80), (80,), (10, 80), (10,)), channels=1)
+    life = Life(job)
+    sent = life.generate().weights
+    frames, carried = without_one_of_the_weights(life)
+    write_pcap(tmp_path / "lossy.pcap", frames)
+    seen = read_capture_files([tmp_path / "lossy.pcap"])
+    reading = read_stream(seen.flows, seen.messages, ended=False, hasty=True, results=False)
+    assert reading.job is not None and reading.weights is not None
+    weights = reading.weights
+    assert weights.only_lacks and weights.certain_where_seen and not weights.complete
+    [(start, stop)] = weights.missing
+    assert stop - start == 4 * carried
+    held = weights.data.tobytes()
+    assert (held[:start], held[stop:]) == (sent[:start], sent[stop:])
+
+
+def test_a_file_of_the_trainer_makes_them_exact(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = Trainer()
+    frames, _ = without_one_of_the_weights(begun(trainer, tmp_path))
+    both = play(frames, optimizer=ADAMW, gradient_log={"taken_steps": JOB.steps})
+    both.drive(until=lambda: both.applied_iteration() > SAVED)
+    given(both, tmp_path / "step-3.pt")
+    both.drive()
+    replica = replica_of(both)
+    assert (replica.step, replica.tainted, replica.commit.tainted) == (JOB.steps, {}, False)
+    assert alike(replica, trainer.flat()).all()
+
+
+def test_values_of_the_hook_make_them_exact(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = PlainTrainer()
+    wanted = PlainTrainer()
+    life = begun(trainer, tmp_path)
+    frames, carried = without_one_of_the_weights(life)
+    both = play(frames, optimizer=SGD)
+    both.drive(until=lambda: both.applied_iteration() >= SAVED)
+    for gradient in life.truth.gradients[:SAVED]:
+        wanted.step(floats(gradient))
+    replica = replica_of(both)
+    sections = {"parameters": wanted.flat()}
+    values = patch_of_sections(replica.description, sections, replica.tainted_ranges)
+    asked = submit_patch(both.chain.run, Step(SAVED), values, "the hook")
+    both.drive()
+    answer = request_answer(both.chain.run, asked)
+    assert carried and answer is not None and answer.refused is None
+    replica = replica_of(both)
+    assert (replica.step, replica.tainted) == (JOB.steps, {})
+    assert alike(replica, trainer.flat()).all()
+
+
+def test_where_each_byte_may_matter_to_all_it_waits_for_a_file(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    assert CLIP and "clip_norm" in SETTINGS["optimizer"]
+    trainer = Clipping()
+    frames, _ = without_one_of_the_weights(begun(trainer, tmp_path))
+    both = play(frames, **SETTINGS)
+    both.drive(until=lambda: both.applied_iteration() > SAVED)
+    assert incarnation_of(both.chain.run).lacking == 0
+    assert not both.chain.run.steps.exists()
+    given(both, tmp_path / "step-3.pt")
+    both.drive()
+    replica = replica_of(both)
+    assert (replica.step, replica.tainted) == (JOB.steps, {})
+    assert alike(replica, trainer.flat()).all()
+
+
+def test_a_later_life_is_told_by_what_was_seen_of_its_weights(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = PlainTrainer()
+    first = begun(trainer, tmp_path)
+    frames, carried = without_one_of_the_weights(first)
+    second = begun(trainer, tmp_path, seed=2, number=1)
+    later, _ = without_one_of_the_weights(second)
+    both = play(frames + later, optimizer=SGD)
+    both.drive()
+    replica = replica_of(both)
+    assert replica.step == 2 * JOB.steps and incarnation_of(both.chain.run).number == 2
+    exact = apart(replica)
+    assert (~exact).sum() == carried  # the very frame was lost again, so nothing healed it
+    assert alike(replica, trainer.flat())[exact].all()
+
+
+def test_a_later_life_that_is_seen_whole_heals_the_first(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = PlainTrainer()
+    frames, _ = without_one_of_the_weights(begun(trainer, tmp_path))
+    second = begun(trainer, tmp_path, seed=2, number=1)
+    both = play(frames + second.frames_of(), optimizer=SGD)
+    both.drive()
+    replica = replica_of(both)
+    assert (replica.step, replica.tainted) == (2 * JOB.steps, {})
+    assert alike(replica, trainer.flat()).all()
+
+
+def test_bytes_of_the_wire_are_elements_of_the_state_whatever_their_strides() -> None:
+    layout = Layout.of_shapes([(3, 4), (5,)])
+    transposed = msgspec.structs.replace(layout.parameters[0], stride=(1, 3))
+    other = msgspec.structs.replace(layout, parameters=(transposed, layout.parameters[1]))
+    wire = np.arange(layout.elements, dtype=np.float32)
+    for own in (layout, other):
+        for missing in ([(4, 12), (13, 14)], [(44, 52)], [(0, 68)], []):
+            there = np.ones(4 * layout.elements, np.bool_)
+            for start, stop in missing:
+                there[start:stop] = False
+            whole = there.reshape(-1, 4).all(1)
+            in_state = own.memory_order(wire).astype(int)
+            assert (seen_of_weights(own, missing) == whole[in_state]).all()
+            assert len(missing_of_weights(own, missing)) == 0 or not whole.all()
+
+
+def test_where_each_byte_may_matter_a_restart_does_not_end_the_wait(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    trainer = Clipping()
+    frames, _ = without_one_of_the_weights(begun(Clipping(), tmp_path, seed=5))
+    again = begun(trainer, tmp_path, seed=2, number=1)
+    both = play(frames + again.frames_of(), **SETTINGS)
+    both.drive(until=lambda: incarnation_of(both.chain.run).number == 2)
+    both.drive(until=lambda: both.applied_iteration() > SAVED)
+    assert incarnation_of(both.chain.run).lacking == 0
+    given(both, tmp_path / "step-3.pt")
+    both.drive()
+    replica = replica_of(both)
+    assert (replica.step, replica.tainted) == (JOB.steps, {})
+    assert alike(replica, trainer.flat()).all()
