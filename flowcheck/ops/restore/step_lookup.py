@@ -37,7 +37,7 @@ from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.made_again import later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.watch.state.held_steps import checkpoints_of, is_tainted, step_of
+from flowcheck.ops.watch.state.held_steps import checkpoints_of, is_tainted, step_in_folder_name
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.staging_file import Staging
@@ -270,10 +270,12 @@ def _of_files(
     named_in_settings = config.checkpoint is not None
     kept = checkpoints_of(run)
     if step is not None:
-        named = [path for path in kept if step_of(path) == step]
+        named = [path for path in kept if step_in_folder_name(path) == step]
         if not named:
             in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
-            raise StateError(_step_not_kept(run, step, in_memory, [*map(step_of, kept)]))
+            raise StateError(
+                _step_not_kept(run, step, in_memory, [*map(step_in_folder_name, kept)])
+            )
         kept = named
     if newer and not kept:
         raise StateError(ALL_TAINTED(run=run.root, steps=newer))
@@ -283,7 +285,9 @@ def _of_files(
     if step is None and not allow_tainted:
         whole = (path for path in reversed(kept) if not is_tainted(path))
         chosen = next(whole, kept[-1])
-        newer = newer or tuple(of for of in map(step_of, kept) if of > step_of(chosen))
+        newer = newer or tuple(
+            of for of in map(step_in_folder_name, kept) if of > step_in_folder_name(chosen)
+        )
     by = CodeApproval((config.optimizer,))
     found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
     found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)

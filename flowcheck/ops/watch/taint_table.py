@@ -32,8 +32,8 @@ def print_tainted_models(models: Sequence[ModelTaint]) -> None:
 
 
 def sentence_of(model: ModelTaint) -> Finding | None:
-    """What is said above the table; None: nothing is tainted. Of a job that is a model by itself its
-    own lines say the rest."""
+    """What is said above the table; None: nothing is tainted. Of a job that is a model by itself
+    its own lines say the rest."""
     return model.told if len(model.jobs) > 1 or model.told is None else exact_finding(model)
 
 

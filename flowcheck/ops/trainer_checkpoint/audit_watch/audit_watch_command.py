@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import AuditConfig
-from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.file_audits import (
     COMPARED_ROUNDED,
     NO_FOLDER_STATED,
@@ -27,9 +27,8 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import (
     line_of_file,
     supervisor_of,
 )
-from flowcheck.ops.watch.state.taint_of_models import tainted_models
+from flowcheck.ops.watch.state.taint_of_models import tainted_models_if_read
 from flowcheck.ops.watch.taint_table import print_tainted_models
-from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome, count_outcomes
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
@@ -137,7 +136,7 @@ def _summarize(
     counts, history = count_outcomes(files), audit_history_of(where)
     before = sum(map(_was_before, files))
     healed = sum(file.healed_elements for file in files)
-    doubt, models = history.doubt_of(), _still_tainted(where)
+    doubt, models = history.doubt_of(), tainted_models_if_read(where)
     if as_json:
         result: dict[str, Any] = {
             "done": True,
@@ -162,15 +161,7 @@ def _summarize(
     for one in (*history.damaged, *((doubt,) if doubt is not None else ())):
         print_line(f"  {one}")
         print_line(f"  {one.remedy}")
-    print_tainted_models(models)
-
-
-def _still_tainted(where: RunDir) -> tuple[ModelTaint, ...]:
-    """What of the models no file made exact; () where the chain goes while it is read."""
-    try:
-        return tainted_models(where)
-    except (FlowCheckError, OSError):
-        return ()
+    print_tainted_models(models or ())
 
 
 def _by_step(files: Sequence[AuditedFile]) -> list[dict[str, Any]]:

@@ -46,15 +46,15 @@ def in_replica(run: RunDir) -> HeldSteps:
 def at_hand(run: RunDir) -> HeldSteps:
     """Those that can be restored: of the replica, and of the checkpoints of its job file or of its
     chain's end. Where both have a step, the replica's is given."""
-    memory = in_replica(run) if incarnation_of(run).step is not None else HeldSteps()
-    files = [path for path in checkpoints_of(run) if step_of(path) not in memory.every]
+    memory = _in_memory(run)
+    files = [path for path in checkpoints_of(run) if step_in_folder_name(path) not in memory.every]
     saved = in_checkpoints(files)
     return HeldSteps(memory.every | saved.every, memory.tainted | saved.tainted)
 
 
 def in_checkpoints(folders: Sequence[Path]) -> HeldSteps:
     """Those of checkpoint folders; one whose manifest cannot be read does not count."""
-    told = {step_of(path): is_tainted(path) for path in folders}
+    told = {step_in_folder_name(path): is_tainted(path) for path in folders}
     every = frozenset(step for step, tainted in told.items() if tainted is not None)
     return HeldSteps(every, frozenset(step for step in every if told[step]))
 
@@ -69,10 +69,19 @@ def common_steps(held: Sequence[HeldSteps], *, exact: bool) -> tuple[Step, ...]:
 
 def newest_exact_step(runs: Sequence[RunDir]) -> Step | None:
     """The newest step that is exact in all these jobs and can be restored; None: there is none. One
-    behind a failed audit counts as not exact."""
-    steps = common_steps([at_hand(run) for run in runs], exact=True)
-    proved = (step for step in reversed(steps) if not any(doubts_of(run, step) for run in runs))
-    return next(proved, None)
+    behind a failed audit counts as not exact. Checkpoints are looked at only where no such step is
+    in memory: their folder may be a disk that hangs."""
+    for held_by in (_in_memory, at_hand):
+        steps = common_steps([held_by(run) for run in runs], exact=True)
+        proved = (step for step in reversed(steps) if not any(doubts_of(run, step) for run in runs))
+        if (newest := next(proved, None)) is not None:
+            return newest
+    return None
+
+
+def _in_memory(run: RunDir) -> HeldSteps:
+    """Those of the replica, where the state that it began with is known."""
+    return in_replica(run) if incarnation_of(run).step is not None else HeldSteps()
 
 
 def checkpoints_of(run: RunDir) -> list[Path]:
@@ -82,7 +91,7 @@ def checkpoints_of(run: RunDir) -> list[Path]:
     return checkpoints_in(Path(stated)) if stated is not None else _kept_at_end(run)
 
 
-def step_of(checkpoint: Path) -> Step:
+def step_in_folder_name(checkpoint: Path) -> Step:
     """The step that the name of a checkpoint folder states."""
     return Step(int(checkpoint.name.removeprefix(CHECKPOINT_NAME_PREFIX)))
 
@@ -103,7 +112,7 @@ def _is_tainted(checkpoint: Path, inode: int, written_ns: int) -> bool:
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoint folders in a folder, the newest step last."""
     named = folder.glob(f"{CHECKPOINT_NAME_PREFIX}*")
-    return sorted((p for p in named if _has_step(p)), key=step_of)
+    return sorted((p for p in named if _has_step(p)), key=step_in_folder_name)
 
 
 def _has_step(checkpoint: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowcheck.errors import StateError
+from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.ops.watch.state.held_steps import newest_exact_step
 from flowcheck.replica.model_taint import (
     ModelPart,
@@ -110,6 +110,15 @@ def read_models(readers: Sequence[PartReader]) -> tuple[ModelTaint, ...]:
 def tainted_models(run: RunDir) -> tuple[ModelTaint, ...]:
     """The models of the chain in `run` that have tainted elements. Raises as `PartReader.read`."""
     return tuple(one for one in read_models(part_readers(run)) if one.tainted_elements)
+
+
+def tainted_models_if_read(run: RunDir) -> tuple[ModelTaint, ...] | None:
+    """The same for a command that has something else to tell; None: they cannot be read, as where
+    the chain goes meanwhile."""
+    try:
+        return tainted_models(run)
+    except (FlowCheckError, OSError):
+        return None
 
 
 def _names(run: RunDir, runs: Sequence[RunDir]) -> list[str]:
