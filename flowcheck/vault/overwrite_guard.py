@@ -70,22 +70,27 @@ class _Kept(msgspec.Struct):
     checkpoint: str | None
 
 
-class _Index(msgspec.Struct):
-    """The fields of the index that are read here."""
+class JobsIndex(msgspec.Struct):
+    """The fields of the index that are read again."""
 
     step: Step | None
     jobs: list[_Kept]
 
 
+def read_index(folder: Path) -> JobsIndex | None:
+    """The index in a folder; None: there is no valid one."""
+    path = folder / INDEX
+    try:
+        return None if path.is_symlink() else msgspec.json.decode(path.read_bytes(), type=JobsIndex)
+    except (OSError, *DECODE_ERRORS):
+        return None
+
+
 def files_by_index(folder: Path) -> set[str]:
     """The files of an output of several jobs, one file per job, by its index; empty: there is no
     valid index."""
-    path = folder / INDEX
-    try:
-        if path.is_symlink():
-            return set()
-        told = msgspec.json.decode(path.read_bytes(), type=_Index)
-    except (OSError, *DECODE_ERRORS):
+    told = read_index(folder)
+    if told is None:
         return set()
     files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
     plain = all(Path(name).name == name and (folder / name).is_file() for name in files)

@@ -20,7 +20,7 @@ from support.cut import gradient_of
 from support.hooked import TOKEN, free_port
 from support.netib import Truth, generate
 from support.pcap_records import FILE_HEADER_BYTES, records_of
-from test_tainted_steps import LEARNING_RATE, LOST_AT, SHAPES, job, same_outside
+from test_tainted_steps import LEARNING_RATE, LOST_AT, job, same_outside
 
 import flowcheck as package
 from flowcheck.ops.watch.state.state_reader import StateReader
@@ -68,11 +68,12 @@ dist.destroy_process_group()
 @contextmanager
 def hooked_trainer(folder: Path, truth: Truth, port: int) -> Iterator[None]:
     """A process that makes the truth's steps, with the hook."""
-    sizes = [int(np.prod(shape)) for shape in SHAPES]
+    shapes = truth.options.shapes
+    sizes = [int(np.prod(shape)) for shape in shapes]
 
     def split(raw: bytes) -> list[torch.Tensor]:
         parts = torch.frombuffer(bytearray(raw), dtype=torch.float32).split(sizes)
-        return [part.reshape(shape).clone() for part, shape in zip(parts, SHAPES, strict=True)]
+        return [part.reshape(shape).clone() for part, shape in zip(parts, shapes, strict=True)]
 
     gradients = [split(gradient_of(truth, step)) for step in range(truth.options.steps)]
     torch.save({"weights": split(truth.weights), "gradients": gradients}, folder / "truth.pt")

@@ -166,7 +166,11 @@ def test_a_replay_prints_each_assumption_once(
     result = {"assumed": [], "notes": [], "digests": [], "lost": None, "taint": None, "why": None}
     result |= {"captured_frames": 1, "steps": 1, "complete_steps": 1, "digest": "d"}
     result |= {"interrupted": False, "checkpoint": None}
-    monkeypatch.setattr(replay_command, "_replay", lambda *_: result | {"beside": [dict(result)]})
+    monkeypatch.setattr(
+        replay_command,
+        "_replay",
+        lambda *_: result | {"beside": [dict(result)], "tainted_models": ()},
+    )
     capture = ROOT / "tests" / "data" / "two-ranks-ll.pcapng"
     request = replay_command.ReplayRequest(
         files=(capture,), source="file", jobs=2, run=tmp_path / "run"

@@ -28,6 +28,7 @@ from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, metrics_text
 from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.replica.model_taint import ModelPart, TaintedTensor, model_taint
 from flowcheck.replica.step_journal.journal_figures import JournalFigures
 from flowcheck.step_numbers import Step
 
@@ -93,7 +94,10 @@ def test_every_metric_is_one_that_prometheus_own_tools_take(serve: Serve) -> Non
     state = recorded("state-lost.json")
     kept = JournalFigures(folder="/kept", size_bytes=9, first_step=Step(3), last_step=Step(5))
     jobs = [msgspec.structs.replace(job, kept_steps=kept) for job in state.jobs]
-    url = serve(msgspec.structs.replace(state, jobs=type(state.jobs)(jobs)))
+    tensor = TaintedTensor(job="job-1", parameter="w", tainted_elements=2, all_elements=9, since=3)
+    part = ModelPart(job="job-1", step=Step(5), all_elements=9, tensors=(tensor,))
+    models = (model_taint([part], Step(2)),)
+    url = serve(msgspec.structs.replace(state, jobs=type(state.jobs)(jobs), models=models))
     _, text = curl(f"{url}/metrics")
     if promtool := shutil.which("promtool"):
         subprocess.run([promtool, "check", "metrics"], input=text.encode(), check=True)

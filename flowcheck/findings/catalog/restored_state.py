@@ -35,6 +35,28 @@ TAINTED_ELEMENTS = Entry(
     remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
     "makes them exact by the next file, `flowcheck base FILE{this_run!o}` by the newest one.",
 )
+MODEL_TAINTED = Entry(
+    "resume.model_tainted",
+    "{elements:,} of the model's {all:,} elements ({percent:g} %) rest on bytes that no mirror "
+    "brought, since step {since}, in {jobs}; {exact}",
+    cause="Packets of these elements' gradients were lost in steps of which the replicas applied "
+    "the rest.",
+    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
+    "makes each job's elements exact by its next file.",
+)
+PART_TAINTED = Entry(
+    "resume.part_tainted",
+    "{elements:,} elements of the model rest on bytes that no mirror brought, since step {since}, "
+    "in {jobs}; not every job's part is known yet; {exact}",
+    cause="Packets of these elements' gradients were lost in steps of which the replicas applied "
+    "the rest.",
+    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
+    "makes each job's elements exact by its next file.",
+)
+EXACT_IN_ALL = Entry(
+    "resume.exact_in_all", "step {step} is the newest one kept that is exact in all of it"
+)
+NOT_EXACT_IN_ALL = Entry("resume.not_exact_in_all", "no step that is kept is exact in all of it")
 BUFFERS_OF_STEP = Entry("resume.buffers_of_step", "{buffers} buffers are of step {step}")
 TEMPLATE_BUFFERS = Entry(
     "resume.template_buffers",

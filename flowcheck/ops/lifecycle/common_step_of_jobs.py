@@ -12,10 +12,9 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
-from flowcheck.errors import RingError
 from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, NO_STEPS_OF_JOB, STEPS_OF_JOB
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
+from flowcheck.ops.watch.state.held_steps import common_steps, in_replica
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -23,29 +22,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import INDEX
 from flowcheck.wire.training_job.learned_job import LearnedJob
-
-
-def common_steps(runs: Sequence[RunDir], *, exact: bool) -> tuple[Step, ...]:
-    """Steps that the replicas of all `runs` have in full, ascending. exact: only those without
-    tainted elements in any replica."""
-    held = [set(replica_steps(run)) for run in runs]
-    both = set[Step]().union(*held[:1]).intersection(*held[1:])
-    tainted = set[Step]().union(*map(_tainted_steps, runs)) if exact and both else set()
-    return tuple(sorted(both - tainted))
-
-
-def replica_steps(run: RunDir) -> tuple[Step, ...]:
-    """Steps that the replica of a run has in full, ascending; () without a replica."""
-    with suppress(OSError, RingError):
-        if run.replica.exists():
-            return peek_versions(run.replica)[1]
-    return ()
-
-
-def _tainted_steps(run: RunDir) -> frozenset[Step]:
-    with suppress(OSError, RingError):
-        return peek_tainted(run.replica)
-    return frozenset()
 
 
 def common_step_to_keep(
@@ -56,11 +32,14 @@ def common_step_to_keep(
     None) where the jobs are independent."""
     if not config.together or len(runs) < 2:
         return None, None
-    steps = common_steps(runs, exact=True) or common_steps(runs, exact=False)
+    held = [in_replica(run) for run in runs]
+    steps = common_steps(held, exact=True) or common_steps(held, exact=False)
     if steps:
         return steps[-1], None
-    held = [(n, replica_steps(run)) for n, run in enumerate(runs, 1)]
-    each = [STEPS_OF_JOB(job=n, steps=steps) if steps else NO_STEPS_OF_JOB(n) for n, steps in held]
+    each = [
+        STEPS_OF_JOB(job=n, steps=tuple(sorted(own.every))) if own.every else NO_STEPS_OF_JOB(n)
+        for n, own in enumerate(held, 1)
+    ]
     return None, NO_COMMON_STEP(each)
 
 

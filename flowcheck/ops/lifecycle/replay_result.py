@@ -22,6 +22,8 @@ from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, checkpoint_writer
 from flowcheck.ops.watch.state.chain_state import JobEnd
 from flowcheck.ops.watch.state.shutdown_record import path_to_record
+from flowcheck.ops.watch.state.taint_of_models import tainted_models
+from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
@@ -50,6 +52,7 @@ class ReplayResult:
         watched = (supervisor, *supervisor.other_jobs)
         runs = [one.run for one in watched]
         step, why = common_step_to_keep(runs[0].settings(), runs)
+        models = tainted_models(runs[0])  # before a replica goes back to the common step
         with checkpoint_writer(supervisor.checkpoint_helper) as save:
             first, *further = [self._of(one.run, one.progress, step, save) for one in watched]
         if self.out is not None and further:
@@ -57,6 +60,7 @@ class ReplayResult:
             write_index(self.out, supervisor.run, [path and Path(path) for path in saved], step)
         return first | {
             "beside": further,
+            "tainted_models": models,
             "notes": [*first["notes"], *([why] if why is not None else [])],
         }
 
@@ -149,6 +153,7 @@ def show(result: dict[str, Any], notes: SentenceConsole) -> None:
         if result["beside"]:
             out.print(f"job {number}:", highlight=False)
         _show(one, out, notes)
+    print_tainted_models(result["tainted_models"])
 
 
 def _show(result: dict[str, Any], out: SentenceConsole, notes: SentenceConsole) -> None:

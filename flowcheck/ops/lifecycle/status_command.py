@@ -26,6 +26,7 @@ from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobSta
 from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.ops.watch.terminal_tables import PIPED_CELLS, last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_finding
 from flowcheck.stages.job_state.training_facts import learned_job_of
@@ -144,6 +145,7 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
             say(told, job.health.reason)
         for sentence, of in _of_job(job, over=state.ended is not None):
             say(sentence, of)
+    print_tainted_models(state.models)
     at = "a port that its log names" if state.watch_port_in_log else state.watched
     if at and state.ended is None:
         say(f"watched at {escape(at)}")

@@ -8,7 +8,7 @@ replica had the same bytes at the template's step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,12 @@ from flowcheck.findings.catalog.refused_restores import (
     WHICH_JOB_AS,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.lifecycle.common_step_of_jobs import common_steps, replica_steps, write_index
+from flowcheck.ops.lifecycle.common_step_of_jobs import write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
-from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.ops.watch.state.held_steps import at_hand, common_steps, newest_exact_step
+from flowcheck.replica.model_taint import ModelTaint, model_part, model_taint
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.taint import seen_of_weights
@@ -47,6 +48,16 @@ from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredSteps:
+    """The outputs of one restore, one for each job."""
+
+    outputs: tuple[RestoredStep, ...]
+    tainted_models: tuple[ModelTaint, ...] = ()
+    """Of several jobs, the models with tainted elements in these outputs: rings of one training job
+    have one model."""
+
+
 def is_multi_job(source: StepSource) -> bool:
     """Whether the source is a run with several jobs and names none of them."""
     return source.job is None and source.chain is not None and len(all_run_dirs(source.chain)) > 1
@@ -54,7 +65,7 @@ def is_multi_job(source: StepSource) -> bool:
 
 def restore_all_jobs(
     request: RestoreRequest, source: StepSource, target: OutputTarget
-) -> list[RestoredStep]:
+) -> RestoredSteps:
     """Writes a folder with a file for each job, atomically. Raises ConfigError or StateError if an
     option is for a single job, if there is no step that all jobs have, or if a template does not
     belong to exactly one job."""
@@ -77,11 +88,33 @@ def restore_all_jobs(
             name = f"job-{number + 1}-{template.name}"
             file = OutputTarget(path=place / name, folder=False)
             out = target.path / name
-            done.append(fill_and_write(found[number], template, file, out, number + 1))
+            filled = fill_and_write(found[number], template, file, out, number + 1)
+            done.append(replace(filled, newer_tainted=found[number].newer_tainted))
         same = {one.written.step for one in done}
         step = same.pop() if len(same) == 1 else None
         write_index(place, runs[0], [place / one.out.name for one in done], step)
-    return done
+    return RestoredSteps(tuple(done), _tainted(runs, found))
+
+
+def _tainted(runs: Sequence[RunDir], found: Sequence[FoundStep]) -> tuple[ModelTaint, ...]:
+    """The models of which the steps that were found have tainted elements."""
+    if not any(one.snapshot.tainted for one in found):
+        return ()
+    names = job_names(runs[0].root)
+    parts = [
+        model_part(name, one.snapshot.step, one.snapshot.layout, one.snapshot.tainted)
+        for name, one in zip(names, found, strict=True)
+    ]
+    together = runs[0].settings().together
+    of_model = (
+        [(runs, parts)] if together else [([r], [p]) for r, p in zip(runs, parts, strict=True)]
+    )
+    models = (
+        model_taint(own, newest_exact_step(those))
+        for those, own in of_model
+        if any(part.tensors for part in own)
+    )
+    return tuple(models)
 
 
 def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
@@ -119,23 +152,21 @@ def _found(runs: Sequence[RunDir], *, allow_tainted: bool) -> list[FoundStep]:
         return newest
     if len({one.snapshot.step for one in newest}) == 1:
         return newest
-    all_steps = common_steps(runs, exact=False)
-    steps = all_steps if allow_tainted else common_steps(runs, exact=True)
-    if all_steps and not steps:
-        raise StateError(ALL_TAINTED(run=runs[0].port.root, steps=all_steps))
+    held = [at_hand(own) for own in runs]
+    every = common_steps(held, exact=False)
+    steps = every if allow_tainted else common_steps(held, exact=True)
+    if every and not steps:
+        raise StateError(ALL_TAINTED(run=runs[0].port.root, steps=every))
     if not steps:
         each = [
-            STEPS_OF_JOB(job=n, steps=replica_steps(own) or one.snapshot.step)
-            for n, (own, one) in enumerate(zip(runs, newest, strict=True), 1)
+            STEPS_OF_JOB(job=n, steps=tuple(sorted(own.every)) or one.snapshot.step)
+            for n, (own, one) in enumerate(zip(held, newest, strict=True), 1)
         ]
         raise StateError(NO_COMMON_STEP(each))
     step = steps[-1]
-    newer = tuple(of for of in all_steps if of > step)
-    taken = [step_snapshot.copy_snapshot(own.replica, optimizer_of_run(own), step) for own in runs]
-    return [
-        replace(one, snapshot=snapshot, newer_tainted=newer)
-        for one, snapshot in zip(newest, taken, strict=True)
-    ]
+    newer = tuple(of for of in every if of > step)
+    taken = [newest_step(own, settle=False, step=step, allow_tainted=allow_tainted) for own in runs]
+    return [replace(one, newer_tainted=newer) for one in taken]
 
 
 def _told_apart(

@@ -20,14 +20,19 @@ from flowcheck.findings.catalog.refused_restores import (
 )
 from flowcheck.findings.named_run import named_run, run_option
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.restore.multi_job_restore import is_multi_job, restore_all_jobs
+from flowcheck.ops.restore.multi_job_restore import (
+    RestoredSteps,
+    is_multi_job,
+    restore_all_jobs,
+)
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
 from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
+from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
-from flowcheck.step_numbers import step_ranges
+from flowcheck.step_numbers import Step, step_ranges
 from flowcheck.vault.checkpoint_formats.format_registry import format_named
 from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
 from flowcheck.vault.page_cache_warmup import warm_page_cache
@@ -37,19 +42,24 @@ from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
 def run(request: RestoreRequest, *, as_json: bool) -> int:
     """Writes the requested checkpoints and prints a report. Returns the exit code. Raises as
     `restore` does."""
-    done = restore(request)
-    several = done[0].job is not None
+    done = _restored(request)
+    outputs = done.outputs
+    several = outputs[0].job is not None
     if as_json:
-        told = [_as_dict(one) for one in done]
-        result = {"out": str(request.output), "jobs": told} if several else told[0]
+        told = [_as_dict(one) for one in outputs]
+        whole = {"out": str(request.output), "jobs": told}
+        result = whole | {"tainted_models": done.tainted_models} if several else told[0]
         print(msgspec.json.encode(result).decode())
     else:
-        for one in done:
+        for one in outputs:
             _print(one)
         if several:
             print_line(
                 f"{request.output / INDEX}: which addresses and queue pairs each of them is of"
             )
+            if newer := {step for one in outputs for step in one.newer_tainted}:
+                _print_newer(sorted(newer))
+            print_tainted_models(done.tainted_models)
     if request.warm:
         size, why = warm_page_cache(request.output)
         if not as_json:
@@ -60,6 +70,10 @@ def run(request: RestoreRequest, *, as_json: bool) -> int:
 def restore(request: RestoreRequest) -> Sequence[RestoredStep]:
     """Writes the requested step: one checkpoint, or one for each job of a chain. Raises ConfigError
     or StateError if there is no such step or it does not fit, OSError if there is no room."""
+    return _restored(request).outputs
+
+
+def _restored(request: RestoreRequest) -> RestoredSteps:
     request.check()
     protected = protected_paths_of(request)  # of the paths as given, before they lead elsewhere
     with _local_source(request, protected) as source:
@@ -68,7 +82,8 @@ def restore(request: RestoreRequest) -> Sequence[RestoredStep]:
             target = output_of(request, several=True, protected=protected)
             return restore_all_jobs(request, source, target)
         _check_form(request)
-        return [restore_step(request, source, output_of(request, protected=protected))]
+        own = restore_step(request, source, output_of(request, protected=protected))
+        return RestoredSteps((own,))
 
 
 @contextmanager
@@ -146,10 +161,8 @@ def _print(done: RestoredStep) -> None:
             f"  `flowcheck verify {shlex.quote(str(done.out))}` reads them back and compares"
         )
     print_parts_of_other_steps(own)
-    if done.newer_tainted:
-        newer = NEWER_TAINTED(step_ranges(done.newer_tainted))
-        print_line(f"  {newer}")
-        print_line(f"  {newer.remedy}")
+    if done.newer_tainted and done.job is None:
+        _print_newer(done.newer_tainted)
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
             print_line(f"  now of step {own.step}: {part}")
@@ -160,6 +173,12 @@ def _print(done: RestoredStep) -> None:
     if done.auditable and done.audited is None:
         audit = f"flowcheck audit FILE{run_option(named_run())}"
         print_line(f"  never audited: `{audit}` compares it with FILE of the trainer")
+
+
+def _print_newer(tainted: Sequence[Step]) -> None:
+    newer = NEWER_TAINTED(step_ranges(tainted))
+    print_line(f"  {newer}")
+    print_line(f"  {newer.remedy}")
 
 
 def _rate(done: RestoredStep) -> str:

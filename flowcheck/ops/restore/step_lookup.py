@@ -35,6 +35,7 @@ from flowcheck.ops.restore.chain_settling import settle_chain
 from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
 from flowcheck.ops.restore.made_again import given_up, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
+from flowcheck.ops.watch.state.held_steps import checkpoints_of, is_tainted, step_in_folder_name
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -43,10 +44,6 @@ from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_sta
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
-)
-from flowcheck.replica.checkpoint_files.latest_pointer import (
-    CHECKPOINT_NAME_PREFIX,
-    latest_checkpoint,
 )
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
@@ -245,13 +242,14 @@ def _of_files(
     """A step that the run's replica does not hold. newer: steps that it does hold, all tainted."""
     config = run.settings()
     named_in_settings = config.checkpoint is not None
-    kept = _checkpoints(Path(config.checkpoint or "")) if named_in_settings else _kept_at_end(run)
+    kept = checkpoints_of(run)
     if step is not None:
-        named = [path for path in kept if path.name == f"step-{step}"]
+        named = [path for path in kept if step_in_folder_name(path) == step]
         if not named:
             in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
-            in_files = [int(path.name.removeprefix(CHECKPOINT_NAME_PREFIX)) for path in kept]
-            raise StateError(_step_not_kept(run, step, in_memory, in_files))
+            raise StateError(
+                _step_not_kept(run, step, in_memory, [*map(step_in_folder_name, kept)])
+            )
         kept = named
     if newer and not kept:
         raise StateError(ALL_TAINTED(run=run.root, steps=newer))
@@ -259,22 +257,15 @@ def _of_files(
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
     chosen = kept[-1]
     if step is None and not allow_tainted:
-        whole = (path for path in reversed(kept) if not _is_tainted(path))
+        whole = (path for path in reversed(kept) if not is_tainted(path))
         chosen = next(whole, kept[-1])
-        passed = (path.name.removeprefix(CHECKPOINT_NAME_PREFIX) for path in kept)
-        own = int(chosen.name.removeprefix(CHECKPOINT_NAME_PREFIX))
-        newer = newer or tuple(Step(int(of)) for of in passed if int(of) > own)
+        newer = newer or tuple(
+            of for of in map(step_in_folder_name, kept) if of > step_in_folder_name(chosen)
+        )
     by = CodeApproval((config.optimizer,))
     found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
     found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
     return untainted(found, allowed=allow_tainted)
-
-
-def _is_tainted(checkpoint: Path) -> bool:
-    """Of one that cannot be read its own error is told, once it is read."""
-    with suppress(StateError):
-        return bool(load_manifest(checkpoint).tainted)
-    return False
 
 
 def _step_not_kept(
@@ -426,33 +417,3 @@ def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:
         for one in map(parse_audit_record, lines)
         if one and one.others
     )
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders, the newest step last."""
-    found = [
-        p
-        for p in folder.glob(f"{CHECKPOINT_NAME_PREFIX}*")
-        if p.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
-    ]
-    return sorted(found, key=lambda p: int(p.name.removeprefix(CHECKPOINT_NAME_PREFIX)))
-
-
-def _kept_at_end(run: RunDir) -> list[Path]:
-    """The folder that the record of the chain's end names as the job's checkpoint; []: it names
-    none, or a URL."""
-    try:
-        end = read_end(run.port)
-    except (OSError, msgspec.DecodeError):
-        return []
-    jobs = end.jobs if end is not None else ()
-    saved = jobs[run.reader].checkpoint if run.reader < len(jobs) else None
-    if saved is None or "://" in saved:
-        return []
-    folder = Path(saved)
-    if not folder.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal():
-        return []
-    # Beside a tainted step the newest exact one was written, which `latest` names.
-    exact = latest_checkpoint(folder.parent) if _is_tainted(folder) else None
-    own = [] if exact is None or exact == folder else [exact]
-    return [*own, folder]

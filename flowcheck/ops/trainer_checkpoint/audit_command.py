@@ -29,6 +29,8 @@ from flowcheck.findings.named_run import run_option
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.lifecycle.run_outcome import last_step
+from flowcheck.ops.watch.state.taint_of_models import tainted_models_if_read
+from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.private_files import APPEND_FLAGS, append_to_open_file, open_private
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
@@ -71,6 +73,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     template = read_checkpoint_template(where, file, step, may_be_rounded=True)
     found = compare_with_replica(where, template, file)
     line = append_audit_line(where, found, file, template, evidence_in(where, template, found))
+    models = tainted_models_if_read(RunDir(root))
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
@@ -79,6 +82,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
             "settings": found.settings.differing,
             "notes": found.settings.notes,
             "heal": ONLY_COMPARED() if _would_heal(where, found) else None,
+            "tainted_models": models,
         }
         print(msgspec.json.encode(result).decode())
     else:
@@ -90,6 +94,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
             command = f"flowcheck base {shlex.quote(str(file))}{run_option(root)}"
             goes_on = f"to continue from the trainer's own state, run: `{command}`"
             print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
+        print_tainted_models(models or ())
     return 0 if found.passed else DIFFERENT
 
 

@@ -18,12 +18,13 @@ from flowcheck.ops.watch.state.chain_state import (
     RingState,
     StageState,
 )
+from flowcheck.replica.model_taint import ModelTaint
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 GAUGE, COUNTER = "gauge", "counter"
-JOB = "training_job"
+JOB, MODEL = "training_job", "model"
 
 
 class MetricInfo(NamedTuple):
@@ -134,6 +135,18 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_tainted_elements": MetricInfo(
         GAUGE, "Elements of the parameters that rest on bytes which no mirror brought.", (JOB,)
     ),
+    "flowcheck_model_elements": MetricInfo(
+        GAUGE, "Elements of a model, of all jobs that have its parts.", (MODEL,)
+    ),
+    "flowcheck_model_tainted_elements": MetricInfo(
+        GAUGE, "Those that rest on bytes which no mirror brought, of all its jobs.", (MODEL,)
+    ),
+    "flowcheck_model_tainted_since_step": MetricInfo(
+        GAUGE, "The first step that lacked such a byte; no sample while none is tainted.", (MODEL,)
+    ),
+    "flowcheck_model_exact_step": MetricInfo(
+        GAUGE, "The newest step kept that is exact in all jobs of a model.", (MODEL,)
+    ),
     "flowcheck_healed_elements_total": MetricInfo(
         COUNTER, "Tainted elements that the trainer's values made exact again.", (JOB,)
     ),
@@ -228,6 +241,8 @@ def samples(state: ChainState) -> Iterator[Sample]:
         yield from _of_stage(stage, names.get(stage.job, str(stage.job)))
     for ring in state.rings if state.ended is None else ():
         yield from _of_ring(ring)
+    for model in state.models:
+        yield from _of_model(model)
     for job in state.jobs:
         yield from _of_job(job)
         if state.ended is None:
@@ -261,6 +276,17 @@ def _of_ring(ring: RingState) -> Iterator[Sample]:
     ):
         for counter, value in counters.items():
             yield metric, (*own, counter), value
+
+
+def _of_model(model: ModelTaint) -> Iterator[Sample]:
+    own = ("+".join(model.jobs),)
+    yield "flowcheck_model_tainted_elements", own, model.tainted_elements
+    for metric, value in (
+        ("flowcheck_model_elements", model.all_elements),
+        ("flowcheck_model_tainted_since_step", model.since),
+        ("flowcheck_model_exact_step", model.exact_step),
+    ):
+        yield from _known(metric, own, value)
 
 
 def _of_job(job: JobState) -> Iterator[Sample]:

@@ -18,6 +18,7 @@ from flowcheck.ops.watch.state.chain_state import ChainState, encode_state
 from flowcheck.ops.watch.state.shutdown_record import end_sentences
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import RATE_STEPS
+from flowcheck.ops.watch.taint_table import sentence_of, taint_table
 from flowcheck.ops.watch.terminal_tables import (
     PIPED_CELLS,
     STYLES,
@@ -138,6 +139,11 @@ def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableTyp
         yield rings_table(state)
     for one in (sentence for job in state.jobs for sentence in notes_below(job)):
         yield Text(printable(one))
+    for model in state.models:
+        if (told := sentence_of(model)) is not None:
+            yield Text(printable(str(told)))
+            if not few:
+                yield taint_table(model)
     for problem in state.problems:
         yield Text(printable(str(problem)), style="yellow")
 

@@ -34,6 +34,7 @@ from flowcheck.replica.taint import (
     taint_of_losses,
     tainted_elements,
     tainted_finding,
+    tainted_since,
 )
 from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
@@ -62,8 +63,12 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Elements of the gradient that did not come with the step."""
     tainted: dict[str, int] = {}
     """{parameter: elements that rest on bytes which never came, with this step or before}"""
+    tainted_since: dict[str, int] = {}
+    """{parameter: the first step that lacked a byte of them}"""
+    elements: int = 0
+    """Of all parameters; 0: written by a version that did not record it."""
     taint: Finding | None = None
-    """The same as a finding."""
+    """The taint as a finding."""
     older: dict[str, int] = {}
     """Sharded training: {parameter that did not come with the step: step that its value is of}."""
 
@@ -75,6 +80,7 @@ class StepLog:
     def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
         self._run, self._digests = run, config.digests
         self._tensors = len(replica.layout.parameters)
+        self._elements = sum(p.elements for p in replica.layout.parameters)
         count = len(named_tensors(replica.description, replica.sections()))
         self._trace = DigestLog(run.trace, count)
         self.unwritten = DiskFullCounter(run.steps)
@@ -115,6 +121,8 @@ class StepLog:
             states_sha256=states,
             missing_elements=missing,
             tainted={name: tainted_elements({name: own}) for name, own in tainted.items()},
+            tainted_since={name: tainted_since({name: own}) for name, own in tainted.items()},
+            elements=self._elements,
             taint=tainted_finding(tainted, replica.layout) if tainted else None,
             older=parameters_of_other_steps(
                 replica.optimizer, replica.layout, replica.sections(), replica.step

@@ -27,6 +27,8 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import (
     line_of_file,
     supervisor_of,
 )
+from flowcheck.ops.watch.state.taint_of_models import tainted_models_if_read
+from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome, count_outcomes
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
@@ -134,7 +136,7 @@ def _summarize(
     counts, history = count_outcomes(files), audit_history_of(where)
     before = sum(map(_was_before, files))
     healed = sum(file.healed_elements for file in files)
-    doubt = history.doubt_of()
+    doubt, models = history.doubt_of(), tainted_models_if_read(where)
     if as_json:
         result: dict[str, Any] = {
             "done": True,
@@ -147,6 +149,7 @@ def _summarize(
             "failed_step": None if history.failed is None else history.failed.step,
             "doubt": doubt,
             "damaged": history.damaged,
+            "tainted_models": models,
             "exit_code": code,
         }
         print(msgspec.json.encode(result).decode(), flush=True)
@@ -158,6 +161,7 @@ def _summarize(
     for one in (*history.damaged, *((doubt,) if doubt is not None else ())):
         print_line(f"  {one}")
         print_line(f"  {one.remedy}")
+    print_tainted_models(models or ())
 
 
 def _by_step(files: Sequence[AuditedFile]) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ SCRIPTS = (
     "chunks.js",
     "chain.js",
     "job.js",
+    "models.js",
     "events.js",
     "choice.js",
     "drawing.js",

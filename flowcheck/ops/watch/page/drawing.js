@@ -21,6 +21,7 @@ function page(view) {
                 `As of ${clock(state.time_ns)}, ${span(view.age)} ago: not what is now`,
               ),
             jobsCard(view),
+            ...modelCards(view),
             ...(view.job === null
               ? [h("p", { class: "card quiet" }, "No job is followed yet.")]
               : [jobCard(view), stepsCard(view)]),

@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.replica.step_journal.journal_figures import JournalFigures
 from flowcheck.stages.chain_events.event_log import Event
 from flowcheck.step_numbers import Step
@@ -452,6 +453,9 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     rings: tuple[RingState, ...]
     """State of all rings; of a chain that has ended, at its end."""
     jobs: tuple[JobState, ...]
+    models: tuple[ModelTaint, ...] = ()
+    """What is not exact of each model: of rings of one training job together, of independent jobs
+    each alone."""
     event_counts: dict[str, int]
     """{kind: number of events} since the chain began, over all jobs."""
     packets_came_late: int

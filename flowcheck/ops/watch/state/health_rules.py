@@ -59,6 +59,7 @@ from flowcheck.ops.watch.state.chain_state import (
     StageState,
 )
 from flowcheck.ops.watch.state.traffic_silence import health_with_silence
+from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 BEAT_STALE_S = 5.0
@@ -76,9 +77,14 @@ HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
 """Health words that HTTP answers with status 200; the others get 503."""
 
 
-def worst_health(jobs: Sequence[JobState]) -> Health:
-    """The worst health among the jobs of a running chain; of equal ones the first."""
+def worst_health(jobs: Sequence[JobState], models: Sequence[ModelTaint] = ()) -> Health:
+    """The worst health among the jobs of a running chain; of equal ones the first. Where that is
+    tainted elements of one ring of a training job, those of all its rings are told. models: of the
+    chain."""
     found = max(jobs, key=lambda job: HEALTH_BEST_FIRST.index(job.health.word))
+    own = next((one for one in models if found.name in one.jobs and len(one.jobs) > 1), None)
+    if own is not None and own.told and found.health.reason.is_any_of(TAINTED_ELEMENTS):
+        return Health(word=found.health.word, reason=own.told)
     many = len(jobs) > 1
     reason = OF_JOB(job=found.name, reason=found.health.reason) if many else found.health.reason
     return Health(word=found.health.word, reason=reason)

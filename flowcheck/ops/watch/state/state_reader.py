@@ -46,7 +46,9 @@ from flowcheck.ops.watch.state.replay_options_record import reads_captures, repe
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import end_reason, read_end
 from flowcheck.ops.watch.state.stage_processes import StageProcesses
+from flowcheck.ops.watch.state.taint_of_models import PartReader, read_models
 from flowcheck.ops.watch.state.traffic_silence import with_arrival, with_frame_ages
+from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.stages.chain_events.event_log import EventKind
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
@@ -74,6 +76,7 @@ class StatePart(StrEnum):
     JOBS = "jobs"
     NAMES = "names"
     JOB = "job"
+    MODELS = "models"
 
 
 PART_NAMES = {
@@ -85,6 +88,7 @@ PART_NAMES = {
     StatePart.JOBS: "jobs",
     StatePart.NAMES: "names",
     StatePart.JOB: "{}",
+    StatePart.MODELS: "what is tainted",
 }
 """Names of the parts for people."""
 
@@ -102,6 +106,7 @@ class StateReader:
         self._state: ChainState | None = None
         self._read_s = 0.0
         self._jobs: dict[Path, JobReader] = {}
+        self._parts: dict[Path, PartReader] = {}
         self._processes = StageProcesses()
         self._problems: list[Finding] = []
 
@@ -143,7 +148,8 @@ class StateReader:
             msgspec.structs.replace(with_final_checkpoint(job, end), health=health, arrival=None)
             for job in jobs
         )
-        return self._made(health, beat, (), end.rings if end is not None else (), told, end)
+        rings = end.rings if end is not None else ()
+        return self._made(health, beat, (), rings, told, end, self._models())
 
     def _living(
         self, config: JobConfig, beat: Heartbeat | None, end: ChainEnd | None
@@ -180,10 +186,16 @@ class StateReader:
             )
             for job in jobs
         )
+        models = self._models()
         if health is None and (self._problems or not told):
             why = PROBLEMS(self._problems) if self._problems else NO_JOB()
             health = Health(word=HealthWord.STALE, reason=why)
-        return self._made(health or worst_health(told), beat, stages, rings, told, end)
+        worst = health or worst_health(told, models)
+        return self._made(worst, beat, stages, rings, told, end, models)
+
+    def _models(self) -> tuple[ModelTaint, ...]:
+        parts = [self._parts[one.run.root] for one in self._readers()]
+        return self._try(StatePart.MODELS, partial(read_models, parts)) or ()
 
     def _made(
         self,
@@ -193,6 +205,7 @@ class StateReader:
         rings: Sequence[RingState],
         jobs: Sequence[JobState],
         end: ChainEnd | None = None,
+        models: tuple[ModelTaint, ...] = (),
     ) -> ChainState:
         beats = [b for b in (read_beat(one.run.heartbeat_file) for one in self._jobs.values()) if b]
         counts: Counter[str] = Counter()
@@ -217,6 +230,7 @@ class StateReader:
             stages=tuple(stages),
             rings=tuple(rings),
             jobs=tuple(jobs),
+            models=models,
             event_counts=dict(counts),
             packets_came_late=beat.packets_came_late if beat is not None else 0,
             events=events[-EVENTS_MAX:],
@@ -242,6 +256,7 @@ class StateReader:
                 continue
             if run.root not in self._jobs or self._jobs[run.root].name != name:
                 self._jobs[run.root] = JobReader(run, number, name)
+                self._parts[run.root] = PartReader(run, name)
         return [self._jobs[run.root] for run in runs if run.root in self._jobs]
 
     def _job(self, reader: JobReader) -> JobState | None:
