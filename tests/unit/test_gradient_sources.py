@@ -409,7 +409,7 @@ def test_only_the_extractor_and_the_sources_know_how_gradients_arrive() -> None:
         for path in package.rglob("*.py")
         if "gradient_double_buffer" in path.read_text()
     }
-    own = {"plane/extraction", "stages/extraction", "ops/planning"}
+    own = {"plane/extraction", "plane/shared_memory", "stages/extraction", "ops/planning"}
     assert know == own | {"stages/replica_update/gradient_sources"}
 
 

@@ -60,7 +60,7 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.healing import take_patch
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
-from flowcheck.stages.replica_update.late_differences import finding_of, in_doubt, taint_late
+from flowcheck.stages.replica_update.late_differences import doubt_finding, in_doubt, taint_late
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
@@ -245,7 +245,7 @@ class UpdateService:
                 message = taint_late(self._run, o.replica, o.records, step, late)
             if message is not None:
                 self._links.report(message)
-                self._say(finding_of(message))
+                self._say(doubt_finding(message))
                 if message.elements:
                     self._tell(o, 0.0)
             o.source.settle_late(late)
