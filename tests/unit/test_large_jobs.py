@@ -8,7 +8,7 @@ import tracemalloc
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ from support.large_jobs import BROADCAST_BYTES, LargeJob, gpt_shapes, large_job
 from support.netib import Options, generate
 
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.cuts.place import Canvas
+from flowcheck.wire.learn.search.evidence import adds_up
 from flowcheck.wire.training_job.flow_plan import compile_flow_plans
 
 LARGE = gpt_shapes(10, 800)
@@ -119,6 +122,14 @@ def test_copies_of_weights_that_differ_deep_inside_a_message_are_not_sound(tmp_p
     assert quick.weights is not None and whole.weights is not None
     assert not whole.weights.complete and not quick.weights.sound
     assert quick.weights.sha256 is whole.weights.sha256 is None
+
+
+def test_what_is_not_looked_at_yet_tells_nothing_of_where_it_begins() -> None:
+    """Of a large bucket on its way no byte is placed, whatever of its first sends was seen."""
+    op = SimpleNamespace(kind=CollectiveKind.ALL_REDUCE, work_bytes=64)
+    cut: Any = SimpleNamespace(op=op, sends=lambda _: ())
+    ring: Any = SimpleNamespace(ranks=2, edges=(None, None))
+    assert adds_up(cut, ring, Canvas(0)) is None
 
 
 def _changed(message: Any) -> Any:

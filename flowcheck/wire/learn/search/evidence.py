@@ -70,8 +70,10 @@ def _empty_third(cut: Cut, ring: Ring) -> bool:
 
 
 def adds_up(cut: Cut, ring: Ring, canvas: Canvas) -> bool | None:
-    """Two ranks that add the same: the result is twice what one of them sent; None: not told."""
-    if ring.ranks != 2 or cut.op.kind is not CollectiveKind.ALL_REDUCE:
+    """Two ranks that add the same: the result is twice what one of them sent; None: not told, as
+    where what was sent is not looked at yet."""
+    looked_at = canvas.covered.size > 0
+    if ring.ranks != 2 or cut.op.kind is not CollectiveKind.ALL_REDUCE or not looked_at:
         return None
     verdicts = []
     for edge in ring.edges:
