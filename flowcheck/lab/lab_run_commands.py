@@ -283,7 +283,8 @@ def record(
     if as_json:
         print(json.dumps(asdict(found), default=str))
         return
-    print(f"{found.capture}: {found.frames} frames, {found.bytes} bytes, {found.steps} steps")
+    told = "" if found.steps is None else f", {found.steps} steps"
+    print(f"{found.capture}: {found.frames} frames, {found.bytes} bytes{told}")
     print(f"{found.truth}: {found.collectives} collectives")
     if found.job:
         capture, job = shlex.quote(str(found.capture)), shlex.quote(str(found.job))

@@ -47,7 +47,7 @@ class TaintedTensor(msgspec.Struct, frozen=True, kw_only=True):
     tainted_elements: int
     all_elements: int | None
     """Elements of the parameter; None: unknown, as after a chain's end."""
-    percent: float | None = None
+    model_percent: float | None = None
     """Share of the whole model; None: unknown."""
     since: int
     """The first step that lacked a byte of them."""
@@ -132,7 +132,7 @@ def model_taint(parts: Sequence[ModelPart], exact_step: Step | None) -> ModelTai
         since=min((one.since for one in tensors), default=None),
         exact_step=exact_step,
         tensors=tuple(
-            msgspec.structs.replace(one, percent=_percent(one.tainted_elements, whole))
+            msgspec.structs.replace(one, model_percent=_percent(one.tainted_elements, whole))
             for number, one in enumerate(tensors)
             if number in told
         ),

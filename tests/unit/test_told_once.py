@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.refused_as import like, refused_as
@@ -163,7 +164,9 @@ def test_scripts_write_no_escape_codes_to_a_file() -> None:
 def test_a_replay_prints_each_assumption_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = {"assumed": [], "notes": [], "digests": [], "lost": None, "taint": None, "why": None}
+    lossy = {"step": 3, "parameters_sha256": "5" * 64}  # nobody has the gradient of such a step
+    result: dict[str, Any] = {"assumed": [], "notes": [], "digests": [lossy], "lost": None}
+    result |= {"taint": None, "why": None}
     result |= {"captured_frames": 1, "steps": 1, "complete_steps": 1, "digest": "d"}
     result |= {"interrupted": False, "checkpoint": None}
     monkeypatch.setattr(
@@ -179,3 +182,4 @@ def test_a_replay_prints_each_assumption_once(
     out, err = capsys.readouterr()
     assert (out + err).count("assumed optimizer") == 1
     assert (out + err).count("assumed learning rate") == 1
+    assert f"step    3  gradient not whole{' ' * 55}  parameters {'5' * 64}\n" in out

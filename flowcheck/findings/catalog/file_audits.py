@@ -152,7 +152,7 @@ NO_ROOM = Entry(
 ELEMENTS_HEALED = Entry(
     "audit.elements_healed",
     "{elements} tainted elements of the parameters are exact again at step {at}, by the file's "
-    "values of step {step}; {left} are tainted still",
+    "values of step {step}; {left} were tainted still then",
 )
 HEALED_BY_DIGESTS = Entry(
     "audit.healed_by_digests",

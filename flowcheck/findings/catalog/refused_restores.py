@@ -139,12 +139,13 @@ STATE_UNKNOWN = Entry(
 )
 ELEMENTS_TAINTED = Entry(
     "restore.elements_tainted",
-    "{elements:,} elements rest on bytes that no mirror brought, since step {since}",
+    "{elements:,} elements rest on bytes that are not known, since step {since}",
 )
 STEP_TAINTED = Entry(
     "restore.step_tainted",
     "step {step} of {where} is tainted: {taint}",
-    cause="Packets of these elements' gradients were lost, and the step was applied without them.",
+    cause="Packets of these elements' gradients or initial weights were lost, or copies of them "
+    "differ; the step was applied without them.",
     remedy="Leave out `--step` for the newest exact step; `--allow-tainted` (`flowcheck.load(..., "
     "allow_tainted=True)`) takes this one as it is; `flowcheck base FILE{this_run!o}` with the "
     "trainer's newest checkpoint makes the replica exact again.",
@@ -152,14 +153,15 @@ STEP_TAINTED = Entry(
 ALL_TAINTED = Entry(
     "restore.all_tainted",
     "{run}: all steps that are kept are tainted: {steps}",
-    cause="Packets were lost before the oldest of them, and no checkpoint was written before.",
+    cause="Packets were lost before the oldest of them, or copies differ, and no checkpoint was "
+    "written before.",
     remedy="`--allow-tainted` (`flowcheck.load(..., allow_tainted=True)`) takes the newest as it "
     "is; `flowcheck base FILE{run!o}` with the trainer's newest checkpoint makes the replica exact "
     "again. `[persist]` keeps exact steps as files.",
 )
 NEWER_TAINTED = Entry(
     "restore.newer_tainted",
-    "steps {steps} are newer, and tainted: elements of them rest on bytes that no mirror brought",
+    "steps {steps} are newer, and tainted: elements of them rest on bytes that are not known",
     remedy="`--allow-tainted` gives the newest as it is; `flowcheck base FILE{this_run!o}` with "
     "the trainer's newest checkpoint makes it exact again.",
 )

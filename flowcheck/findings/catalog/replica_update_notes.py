@@ -181,7 +181,7 @@ START_LACKS_BYTES = Entry(
 ELEMENTS_HEALED = Entry(
     "replica.elements_healed",
     "{elements} tainted elements of the parameters are exact again at step {at}, by the trainer's "
-    "values of step {step} ({source}); {left} are tainted still",
+    "values of step {step} ({source}); {left} were tainted still then",
 )
 HEALING_REFUSED = Entry(
     "replica.healing_refused", "values from {source} heal no tainted element: {reason}"

@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_UNKNOWN_BYTES = (
+    "Packets of these elements' gradients or initial weights were lost, or copies of them differ; "
+    "the replica applied the rest."
+)
 NAMES = Entry("resume.names", "{names}")
 NAMES_AND_MORE = Entry("resume.names_and_more", "{names} and {more} more")
 
@@ -28,30 +32,30 @@ EARLIER_PARAMETERS = Entry(
 )
 TAINTED_ELEMENTS = Entry(
     "resume.tainted",
-    "{elements:,} of {all:,} elements ({percent:g} %) rest on bytes that no mirror brought, since "
+    "{elements:,} of {all:,} elements ({percent:g} %) rest on bytes that are not known, since "
     "step {since}, in {parameters}; all others are exact",
-    cause="Packets of these elements' gradients were lost in a step of which the replica applied "
-    "the rest.",
-    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
-    "makes them exact by the next file, `flowcheck base FILE{this_run!o}` by the newest one.",
+    cause=_UNKNOWN_BYTES,
+    remedy="While the chain runs, `flowcheck audit --watch DIR{this_run!o}` on the folder of the "
+    "trainer's checkpoints makes them exact by the next file, `flowcheck base FILE{this_run!o}` by "
+    "the newest one; after its end, restore the newest exact step.",
 )
 MODEL_TAINTED = Entry(
     "resume.model_tainted",
-    "{elements:,} of the model's {all:,} elements ({percent:g} %) rest on bytes that no mirror "
-    "brought, since step {since}, in {jobs}; {exact}",
-    cause="Packets of these elements' gradients were lost in steps of which the replicas applied "
-    "the rest.",
-    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
-    "makes each job's elements exact by its next file.",
+    "{elements:,} of the model's {all:,} elements ({percent:g} %) rest on bytes that are not "
+    "known, since step {since}, in {jobs}; {exact}",
+    cause=_UNKNOWN_BYTES,
+    remedy="While the chain runs, `flowcheck audit --watch DIR{this_run!o}` on the folder of the "
+    "trainer's checkpoints makes each job's elements exact by its next file; after its end, "
+    "restore the newest exact step.",
 )
 PART_TAINTED = Entry(
     "resume.part_tainted",
-    "{elements:,} elements of the model rest on bytes that no mirror brought, since step {since}, "
+    "{elements:,} elements of the model rest on bytes that are not known, since step {since}, "
     "in {jobs}; not every job's part is known yet; {exact}",
-    cause="Packets of these elements' gradients were lost in steps of which the replicas applied "
-    "the rest.",
-    remedy="`flowcheck audit --watch DIR{this_run!o}` on the folder of the trainer's checkpoints "
-    "makes each job's elements exact by its next file.",
+    cause=_UNKNOWN_BYTES,
+    remedy="While the chain runs, `flowcheck audit --watch DIR{this_run!o}` on the folder of the "
+    "trainer's checkpoints makes each job's elements exact by its next file; after its end, "
+    "restore the newest exact step.",
 )
 EXACT_IN_ALL = Entry(
     "resume.exact_in_all", "step {step} is the newest one kept that is exact in all of it"

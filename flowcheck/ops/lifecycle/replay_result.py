@@ -33,6 +33,9 @@ from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.step_numbers import Step
 
+SHA256_DIGITS = 64
+"""Hexadecimal digits of a SHA-256."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
@@ -158,9 +161,10 @@ def show(result: dict[str, Any], notes: SentenceConsole) -> None:
 
 def _show(result: dict[str, Any], out: SentenceConsole, notes: SentenceConsole) -> None:
     for line in result["digests"]:
+        # Of a step that lacked bytes nobody has the gradient.
+        gradient = line.get("gradient_sha256") or "not whole".ljust(SHA256_DIGITS)
         out.print(
-            f"step {line['step']:>4}  gradient {line['gradient_sha256']}  "
-            f"parameters {line['parameters_sha256']}",
+            f"step {line['step']:>4}  gradient {gradient}  parameters {line['parameters_sha256']}",
             highlight=False,
             soft_wrap=True,
         )

@@ -62,7 +62,7 @@ def _row(one: TaintedTensor) -> Iterator[str | Text]:
     yield Text(printable(one.parameter))
     yield f"{one.tainted_elements:,}"
     yield "-" if one.all_elements is None else f"{one.all_elements:,}"
-    yield _percent(one.percent)
+    yield _percent(one.model_percent)
     yield _step(one.since)
     ranges = [f"{of.start}-{of.stop - 1}" for of in one.ranges[:RANGES_SHOWN]]
     left = len(one.ranges) - len(ranges) + one.ranges_left_out

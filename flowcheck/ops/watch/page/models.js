@@ -46,7 +46,7 @@ function modelCard(model) {
             {},
             h("th", { scope: "row" }, "All"),
             h("td", {}, ""),
-            sums(model),
+            sums(model, model.percent),
             h("td", {}, ""),
           ),
         ),
@@ -61,17 +61,17 @@ function tensorRow(one) {
     { key: `${one.job} ${one.parameter}` },
     h("th", { scope: "row" }, foreign(one.job, 60)),
     h("td", {}, foreign(one.parameter, 120)),
-    sums(one),
+    sums(one, one.model_percent),
     h("td", { class: "wide" }, rangeWords(one)),
   );
 }
 
-function sums(one) {
+function sums(one, percent) {
   const number = (value) => (value === null ? NONE : count(value));
   return [
     h("td", {}, number(one.tainted_elements)),
     h("td", {}, number(one.all_elements)),
-    h("td", {}, one.percent === null ? NONE : `${one.percent} %`),
+    h("td", {}, percent === null ? NONE : `${percent} %`),
     h("td", {}, number(one.since)),
   ];
 }
