@@ -24,7 +24,7 @@ LOST = (8, 72)
 
 @pytest.fixture(autouse=True)
 def nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_lookup, "_settle", lambda run, config: None)
+    monkeypatch.setattr(step_lookup, "settle_chain", lambda run, config: None)
 
 
 @contextmanager

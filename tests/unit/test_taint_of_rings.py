@@ -63,7 +63,7 @@ def rings(
 
 @pytest.fixture(autouse=True)
 def nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_lookup, "_settle", lambda run, config: None)
+    monkeypatch.setattr(step_lookup, "settle_chain", lambda run, config: None)
 
 
 def first_losses(case: dict[int, dict[int, Any]]) -> dict[str, int]:
