@@ -29,6 +29,10 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_TAINTED,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
+from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_TAINTED_BEHIND_GAP,
+    JOURNAL_TAINTED_LATE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.chain_settling import settle_chain
@@ -398,15 +402,22 @@ def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep
 
 def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | None) -> FoundStep:
     """The step with the doubt that its past was given up, unless an audit shows it."""
-    step = found.snapshot.step
-    if why is None or (
-        step < int(str(why.arguments["to"])) and is_found_equal_by(saved, run, step)
-    ):
+    if why is None or _is_shown(why, saved, run, found.snapshot.step):
         return found
     own = found.stored_state
     if own is not None:
         own = replace(own, assumed=(why, *own.assumed))
     return replace(found, assumed=(why, *found.assumed), stored_state=own)
+
+
+def _is_shown(why: Finding, saved: Path, run: Path | None, step: Step) -> bool:
+    """Whether an audit shows a step all the same. Behind the step at which elements turned out to
+    be tainted they may have been healed, which shows nothing of the step itself."""
+    if why.is_any_of(JOURNAL_TAINTED_BEHIND_GAP):
+        return False
+    to = Step(int(str(why.arguments["to"])))
+    last = to if why.is_any_of(JOURNAL_TAINTED_LATE) else None
+    return step < to and is_found_equal_by(saved, run, step, last)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:
