@@ -40,8 +40,7 @@ def basis_of(
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
             found += saved_doubts_of(own, step)
-            if not tainted:
-                found += saved_while_exact(own, step)
+            found += saved_while_exact(own, step, tainted)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 

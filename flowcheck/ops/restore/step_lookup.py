@@ -39,7 +39,12 @@ from flowcheck.ops.restore.chain_settling import settle_chain
 from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
 from flowcheck.ops.restore.made_again import given_up, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.watch.state.held_steps import checkpoints_of, is_tainted, step_in_folder_name
+from flowcheck.ops.watch.state.held_steps import (
+    checkpoints_of,
+    is_tainted,
+    step_in_folder_name,
+    was_called_exact,
+)
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -261,7 +266,7 @@ def _of_files(
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
     chosen = kept[-1]
     if step is None and not allow_tainted:
-        whole = (path for path in reversed(kept) if not is_tainted(path))
+        whole = (path for path in reversed(kept) if not _lacks_bytes(run, path))
         chosen = next(whole, kept[-1])
         newer = newer or tuple(
             of for of in map(step_in_folder_name, kept) if of > step_in_folder_name(chosen)
@@ -270,6 +275,12 @@ def _of_files(
     found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
     found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
     return untainted(found, allowed=allow_tainted)
+
+
+def _lacks_bytes(run: RunDir, checkpoint: Path) -> bool:
+    """By its manifest, or by what turned out behind it."""
+    tainted = is_tainted(checkpoint)
+    return bool(tainted) or was_called_exact(run, step_in_folder_name(checkpoint))
 
 
 def _step_not_kept(
