@@ -100,6 +100,8 @@ class ReadingTerms:
     ended: bool = False
     quiet: bool = False
     """Nothing came for a while."""
+    over: frozenset[int] = frozenset()
+    """Numbers of mirror points that bring nothing more while others do."""
     hasty: bool = False
     release: NcclEra | None = None
     before: LearnedJob | None = None
@@ -242,7 +244,7 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
     }
     outcome = read_job(seen, [flow for flow in seen.flows if flow.key in wanted], terms)
     lacks = outcome.job is not None and outcome.job.weights_missing
-    if lacks and not terms.ended and _may_come(outcome, staged, seen):
+    if lacks and not terms.ended and _may_come(outcome, staged, seen, terms.over):
         outcome = ReadingOutcome(why_not=(WEIGHTS_NOT_SEEN(),))
     numbers = numbers_before_gaps(outcome.numbers, seen.messages)
     if len(staged) == 1:  # no other ring may lack the number that the transport gave a message
@@ -251,11 +253,18 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
     return replace(outcome, names=tuple(seen.names), numbers=numbers)
 
 
-def _may_come(outcome: ReadingOutcome, staged: Sequence[StagedSnapshot], seen: MergedView) -> bool:
+def _may_come(
+    outcome: ReadingOutcome,
+    staged: Sequence[StagedSnapshot],
+    seen: MergedView,
+    over: frozenset[int],
+) -> bool:
     """Some mirror point may lag, and bring bytes of the weights yet: of the job's flows it has
     nothing behind the weights."""
     own = set(outcome.flows)
-    for one, names in zip(staged, seen.names, strict=True):
+    for number, (one, names) in enumerate(zip(staged, seen.names, strict=True)):
+        if number in over:
+            continue
         flows = [n for n, key in enumerate(one.keys) if names[key].flow in own]
         last_ns = int(one.flows["last_ns"][flows].max(initial=0))
         if flows and last_ns < outcome.gradients_from_ns:
