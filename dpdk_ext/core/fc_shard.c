@@ -284,12 +284,11 @@ void fc_shard_judge(struct fc_shard *shard, uint32_t generation, uint64_t confli
 
 uint64_t fc_shard_judged(const struct fc_shard *shard, uint32_t generation)
 {
+	/* The opening first: bytes that are read behind it are no earlier one's. */
+	const uint64_t begun = FC_LOAD_ACQUIRE(&shard->header->judged[generation].begun);
 	const uint64_t bytes = FC_LOAD_ACQUIRE(&shard->header->judged[generation].conflict_bytes);
 
-	return FC_LOAD_ACQUIRE(&shard->header->judged[generation].begun) ==
-			       FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun)
-		       ? bytes
-		       : 0;
+	return begun == FC_LOAD_ACQUIRE(&shard->header->generations[generation].begun) ? bytes : 0;
 }
 
 void fc_shard_doubt(struct fc_shard *shard, uint32_t generation)

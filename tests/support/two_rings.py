@@ -21,9 +21,11 @@ from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import LateDifferences
+from flowcheck.stages.replica_update.late_differences import taint_late
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Step
+from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import Communicator, LearnedJob, Parameter, encode_job
 
@@ -55,9 +57,9 @@ class TwoRings:
     def own(self, ring: int) -> RunDir:
         return self.run if ring == 1 else self.run.job_run_dir(ring)
 
-    def take(self, ring: int, lost: Lost = ()) -> None:
+    def take(self, ring: int, lost: Lost = (), *, known: bool = True) -> None:
         """One more step of a ring: by torch with all of the gradient, by the replica without what
-        it lacked."""
+        it lacked. known: to the replica, by then."""
         trainer = copy.deepcopy(self.truth[ring][-1])
         step = len(self.truth[ring])
         random = np.random.default_rng(100 * ring + step)
@@ -68,11 +70,17 @@ class TwoRings:
         for start, stop in lost:
             zeroed.view(np.uint8)[start:stop] = 0
         replica = self._replicas[ring]
-        replica.apply(Step(step), zeroed, missing=lost)
+        replica.apply(Step(step), zeroed, missing=lost if known else ())
         with self._log(ring) as log:
             log.write(replica, 0.01, zeroed)
         if not any(mask.any() for mask in self.differing(ring).values()):
             self.exact[ring].add(step)
+
+    def differs_late(self, ring: int, step: int, lost: Lost) -> None:
+        """As the updater takes copies that turn out to differ of a step that is made."""
+        late = LateDifferences(0, Iteration(step), 8, lost)
+        with self._log(ring) as log:
+            taint_late(self.own(ring), self._replicas[ring], log, Step(step), late)
 
     def differing(self, ring: int) -> dict[str, np.ndarray]:
         """{parameter: mask of the elements of its newest step that are not torch's, in bits}."""

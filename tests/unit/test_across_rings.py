@@ -14,7 +14,8 @@ from support.staged import STOPS, Chain, dealt, played, steps_of
 from flowcheck.findings.catalog.lost_steps import FLOWS_WENT_ON, SILENT_MIRROR_POINTS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.messages import Drained, StepLost
-from flowcheck.stages.extraction import installed_flow_plans, step_give_up_rule
+from flowcheck.stages.extraction import installed_flow_plans
+from flowcheck.stages.staged_messages.silent_mirror_points import SILENT_S
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 STEPS = 20
@@ -156,7 +157,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
             chain.apply()
         assert chain.parts[0][0].drained
         assert chain.heard.of(StepLost) == []
-        now[0] += step_give_up_rule.SILENT_S + 1
+        now[0] += SILENT_S + 1
         for _ in range(2 * 16):
             service.work()
         [lost, *_] = chain.heard.of(StepLost)

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from support.differing import STEP, Port, changed
+from support.incarnations import floats
 from support.kept_replica import LOST, SAVED, STEPS, Kept, again
 from support.refused_as import refused_as
+from test_base_command import Trainer
+from test_differing_copies import ADAMW
 from test_doubted_checkpoints import persists, run_with, saved
+from test_replica_reset import given
+from test_tainted_restart import replica_of
 
 import flowcheck
+from flowcheck.config import encode_config
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.file_audits import LOAD_DOUBTED
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.catalog.step_journals import JOURNAL_TAINTED_LATE
+from flowcheck.ops.restore.checkpoint_doubts import basis_of
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.stages.job_state.audit_history import doubt_among
-from flowcheck.stages.job_state.differing_steps import DifferingStep, record_differing_step
+from flowcheck.stages.job_state.differing_steps import (
+    DifferingStep,
+    differing_steps,
+    record_differing_step,
+    saved_while_exact,
+)
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import LateDifferences
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
-from flowcheck.step_numbers import Step
+from flowcheck.stages.replica_update.late_differences import record_late
+from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.step_numbers import Iteration, Step
 
 __all__ = ["saved"]
 
@@ -62,6 +84,51 @@ def test_a_checkpoint_saved_meanwhile_is_in_doubt(saved: Path, tmp_path: Path) -
     for step in (3, 9):
         assert flowcheck.load(saved, step, run=run.root)["step"] == step
     assert flowcheck.load(saved, 6, run=run.root, despite_audit=True)["step"] == 6
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["these", "others"])
+def test_a_checkpoint_that_names_other_elements_is_in_doubt_too(
+    kept: Kept, tmp_path: Path, others: bool
+) -> None:
+    """It is not where it names those of which copies differ: then it was saved behind that."""
+    kept.steps(1, SAVED, lossy=SAVED)
+    saved = checkpoint_save.save(kept.replica, tmp_path / "own")
+    run = run_with(tmp_path / "run", **persists(tmp_path / "own"))
+    ranges = [(LOST[1] - 4, LOST[1] + 4 * others)]
+    late = LateDifferences(0, Iteration(SAVED), 8, ranges)
+    records = SimpleNamespace(unwritten=DiskFullCounter(run.steps))
+    record_late(run, kept.replica, cast("Any", records), Step(SAVED), late, Step(SAVED))
+    found = basis_of(saved, load_manifest(saved), run.root)
+    assert [one.code for one in found] == [CALLED_EXACT_BEFORE.code] * others
+
+
+def test_copies_of_a_step_that_a_file_of_the_trainer_replaced_put_saves_of_it_in_doubt(
+    shm: Path, tmp_path: Path
+) -> None:
+    """The replica itself is the trainer's, and stays exact."""
+    trainer = Trainer()
+    log = {"taken_steps": 4}
+    port = Port(tmp_path, shm / "memory", trainer.flat(), optimizer=ADAMW, gradient_log=log)
+    for gradient in port.gradients[:STEP]:
+        trainer.step(floats(gradient))
+    with torch.no_grad():
+        trainer.parameters[0].mul_(1.5)  # no frame shows it
+    try:
+        port.begin()
+        port.run.config.write_bytes(encode_config(port.both.config))
+        port.both.drive(until=lambda: port.both.applied_iteration() >= STEP)
+        work = port.hold_update(0)
+        given(port.both, trainer.save(tmp_path / "own.pt", STEP))
+        while incarnation_of(port.run).anchored != STEP:
+            work()
+        port.come(changed(port.message[2], [3]))
+        work()
+        [late] = differing_steps(port.run)
+        assert (late.step, late.called_exact_to, late.elements) == (STEP, STEP, 1)
+        assert saved_while_exact(port.run, Step(STEP))
+        assert not replica_of(port.both).commit.tainted
+    finally:
+        port.both.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])

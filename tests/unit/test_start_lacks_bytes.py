@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 from support.incarnations import JOB, Life, floats
 from support.lives import Both
+from support.staged import Chain
 from test_base_command import Trainer, lines, notes
 from test_lacking_step import CLIP, SETTINGS, Clipping
 from test_replica_reset import given, play  # noqa: F401
@@ -22,8 +24,11 @@ from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import missing_of_weights, seen_of_weights, tainted_since
+from flowcheck.stages.job_learning.job_learner import JobLearner
+from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_state.given_checkpoint_request import request_answer, submit_patch
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.staged_messages.silent_mirror_points import SILENT_S
 from flowcheck.step_numbers import Step
 from flowcheck.wire.learn import read_stream
 
@@ -215,3 +220,46 @@ def test_where_each_byte_may_matter_a_restart_does_not_end_the_wait(
     replica = replica_of(both)
     assert (replica.step, replica.tainted) == (JOB.steps, {})
     assert alike(replica, trainer.flat()).all()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])
+def test_a_mirror_that_brings_nothing_more_is_not_waited_for(
+    shm: Path, tmp_path: Path, ends: bool
+) -> None:
+    """One of two, in the weights, of which the other lost a frame."""
+    life = begun(Trainer(), tmp_path)
+    frames, carried = without_one_of_the_weights(life)
+    whole = life.frames_of()
+    cut = next(n for n, (a, b) in enumerate(zip(frames, whole, strict=False)) if a != b) - 5
+    paths, now_s = [tmp_path / "0.pcap", tmp_path / "1.pcap"], [0.0]
+    write_pcap(paths[0], frames)
+    write_pcap(paths[1], whole[:cut] if ends else whole)
+    chain = Chain(tmp_path, shm / "memory", paths, 256)
+    both = Both(chain, source=[{"file": "0"}, {"file": "1"}], optimizer=ADAMW)
+    both.extract.work()
+    extractors = both.extract._extractors
+    learner = JobLearner(chain.run, clock=lambda: now_s[0])
+
+    def read(come: int) -> ProvedJob | None:
+        """Once so many more frames of the first mirror came."""
+        for at in range(0, come, 64):
+            chain.feed(min(64, come - at), 0)
+            for extractor in extractors:
+                extractor.extract(256)
+        now_s[0] += SILENT_S + 1
+        return learner.learn(extractors, at_once=False, hurry=True, wait_s=60)
+
+    try:
+        chain.feed(1, cut)
+        if ends:
+            chain.feed(1, 64)
+        found = read(len(frames) - 40)
+        if not ends:
+            assert found is None, "it may lag"
+            found = read(20)
+        assert found is not None
+        [(start, stop)] = found.job.weights_missing
+        assert stop - start == 4 * carried
+    finally:
+        learner.close()
+        both.close()

@@ -52,9 +52,6 @@ from flowcheck.replica.step_journal.waiting_entries import WaitingEntries
 from flowcheck.replica.taint import TaintLog
 from flowcheck.step_numbers import Step
 
-__all__ = ["play"]
-
-
 __all__ = ["_disk_in_time", "kept", "play", "told"]
 
 

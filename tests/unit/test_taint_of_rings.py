@@ -243,6 +243,29 @@ def test_an_exact_step_that_only_files_have_is_told_and_given(
         rings.close()
 
 
+def test_a_file_that_was_saved_before_copies_differed_is_exact_in_no_ring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rings, lost = TwoRings(tmp_path, keep_bytes=0), [(8, 40)]
+    try:
+        for step in range(1, STEPS + 1):
+            rings.take(1, lost if step == 3 else (), known=False)
+            rings.take(2)
+            for ring in SHAPES:
+                if step in (2, 3):
+                    rings.keep(ring, tmp_path / f"kept/job-{ring}")
+            if step == 3:
+                rings.differs_late(1, 3, lost)
+        [model] = state_of(rings).models
+        assert model.exact_step == rings.newest_exact == 2
+        out = tmp_path / "out"
+        restore_command.run(restored(rings, out, allow_tainted=False), as_json=True)
+        assert [one["step"] for one in said(capsys)["jobs"]] == [2, 2]
+        are_torchs(rings, out, 2)
+    finally:
+        rings.close()
+
+
 def test_checkpoints_of_all_rings_are_verified_as_one(
     rings: TwoRings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,15 @@ JOURNAL_TAINTED_LATE = Entry(
     remedy="Name a checkpoint that was saved before step {since}; `--step N` behind step {step} "
     "with `--allow-tainted` names the elements.",
 )
+JOURNAL_TAINTED_BEHIND_GAP = Entry(
+    "journal.tainted_behind_gap",
+    "NOT proved exact: the folder lacks changes, among or behind which elements turned out to be "
+    "tainted since step {since}: step {step} may have them",
+    section="replica",
+    cause="Copies of a step differed, and a full disk or a lack of shared memory kept that, or "
+    "what came before it, out of the folder.",
+    remedy="Take a step before step {since}, or a checkpoint that was saved later.",
+)
 JOURNAL_REPLACED = Entry(
     "journal.replaced",
     "behind step {step} in {folder} a checkpoint of the trainer became the replica's state of step "

@@ -40,17 +40,19 @@ def basis_of(
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
             found += saved_doubts_of(own, step)
-            if not tainted:
-                found += saved_while_exact(own, step)
+            found += saved_while_exact(own, step, tainted)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 
-def is_found_equal_by(checkpoint: Path, run: Path | None, step: Step) -> bool:
-    """Whether an audit of the run that saved the checkpoint shows a step, before a trainer's
-    checkpoint of a later step took its place. run: as of `basis_of`."""
+def is_found_equal_by(
+    checkpoint: Path, run: Path | None, step: Step, last: Step | None = None
+) -> bool:
+    """Whether an audit of the run that saved the checkpoint shows every element of a step, before
+    a trainer's checkpoint of a later step took its place. run: as of `basis_of`; last: as of
+    `is_found_equal`."""
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
-            if is_found_equal(own, step):
+            if is_found_equal(own, step, last):
                 return True
     return False
 

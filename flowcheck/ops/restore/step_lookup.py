@@ -29,13 +29,22 @@ from flowcheck.findings.catalog.refused_restores import (
     STEP_TAINTED,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
+from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_TAINTED_BEHIND_GAP,
+    JOURNAL_TAINTED_LATE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.chain_settling import settle_chain
 from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
 from flowcheck.ops.restore.made_again import given_up, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.watch.state.held_steps import checkpoints_of, is_tainted, step_in_folder_name
+from flowcheck.ops.watch.state.held_steps import (
+    checkpoints_of,
+    is_tainted,
+    step_in_folder_name,
+    was_called_exact,
+)
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -257,7 +266,7 @@ def _of_files(
         raise StateError(_no_step(run, named_in_settings=named_in_settings))
     chosen = kept[-1]
     if step is None and not allow_tainted:
-        whole = (path for path in reversed(kept) if not is_tainted(path))
+        whole = (path for path in reversed(kept) if not _lacks_bytes(run, path))
         chosen = next(whole, kept[-1])
         newer = newer or tuple(
             of for of in map(step_in_folder_name, kept) if of > step_in_folder_name(chosen)
@@ -266,6 +275,12 @@ def _of_files(
     found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
     found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
     return untainted(found, allowed=allow_tainted)
+
+
+def _lacks_bytes(run: RunDir, checkpoint: Path) -> bool:
+    """By its manifest, or by what turned out behind it."""
+    tainted = is_tainted(checkpoint)
+    return bool(tainted) or was_called_exact(run, step_in_folder_name(checkpoint))
 
 
 def _step_not_kept(
@@ -398,15 +413,22 @@ def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep
 
 def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | None) -> FoundStep:
     """The step with the doubt that its past was given up, unless an audit shows it."""
-    step = found.snapshot.step
-    if why is None or (
-        step < int(str(why.arguments["to"])) and is_found_equal_by(saved, run, step)
-    ):
+    if why is None or _is_shown(why, saved, run, found.snapshot.step):
         return found
     own = found.stored_state
     if own is not None:
         own = replace(own, assumed=(why, *own.assumed))
     return replace(found, assumed=(why, *found.assumed), stored_state=own)
+
+
+def _is_shown(why: Finding, saved: Path, run: Path | None, step: Step) -> bool:
+    """Whether an audit shows a step all the same. Behind the step at which elements turned out to
+    be tainted they may have been healed, which shows nothing of the step itself."""
+    if why.is_any_of(JOURNAL_TAINTED_BEHIND_GAP):
+        return False
+    to = Step(int(str(why.arguments["to"])))
+    last = to if why.is_any_of(JOURNAL_TAINTED_LATE) else None
+    return step < to and is_found_equal_by(saved, run, step, last)
 
 
 def observed_files_of(run: RunDir) -> tuple[ObservedFile, ...]:

@@ -36,6 +36,8 @@ class Gap(msgspec.Struct, frozen=True, omit_defaults=True):
     base: Step | None = None
     """A trainer's checkpoint of this step took the place of a state among them that was wrong, or
     may have been; None: none did."""
+    tainted_since: Step | None = None
+    """The first step since which elements turned out, among them, to be tainted; None: none did."""
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -102,7 +104,8 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 def gap_over(gap: Gap | None, line: JournalLine) -> Gap:
     """What is not kept once this change is not kept either. gap: what was not until then."""
-    own = Gap(line.before, line.step if line.gives_up else None)
+    since = Step(line.since) if line.kind is ChangeKind.TAINT else None
+    own = Gap(line.before, line.step if line.gives_up else None, since)
     return joined(joined(gap, line.gap), own) or own
 
 
@@ -113,7 +116,8 @@ def joined(gap: Gap | None, later: Gap | None) -> Gap | None:
     # From an earlier state the job went on anew: nothing that once followed that one is left.
     went_back = gap.base is None and later.after[0] < gap.after[0]
     base = later.base if gap.base is None else gap.base
-    return Gap(later.after if went_back else gap.after, base)
+    since = [one for one in (gap.tainted_since, later.tainted_since) if one is not None]
+    return Gap(later.after if went_back else gap.after, base, min(since, default=None))
 
 
 def step_line(

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_NO_MORE,
     JOURNAL_NONE_SINCE,
     JOURNAL_OTHER_STATE,
+    JOURNAL_TAINTED_BEHIND_GAP,
     JOURNAL_TAINTED_LATE,
 )
 from flowcheck.findings.finding import Finding
@@ -88,11 +89,14 @@ class Past:
     """What took the place of the last one; None: nothing did."""
     why_it_ends: Finding
     """There."""
+    tainted_since: Step | None = None
+    """The first step since which elements turned out to be tainted by a change that is not kept, or
+    that lies behind what is kept. None: none did."""
 
     @classmethod
     def behind(cls, state: StateId, lines: Sequence[JournalLine], gap: Gap | None) -> Past:
         """lines: of a journal, oldest first; gap: behind them."""
-        edges, chain, seen = _Edges(lines, gap), list[JournalLine](), {state}
+        edges, chain, start, seen = _Edges(lines, gap), list[JournalLine](), state, {state}
         while True:
             chain += edges.in_place.pop(state, [])
             more = edges.onward.get(state)
@@ -111,7 +115,8 @@ class Past:
         elif state in edges.gaps:
             line = edges.gaps[state]
             why = JOURNAL_NONE_SINCE() if line is None else JOURNAL_GAP(step=line.step)
-        return cls(tuple(chain), state, replaced, why)
+        since = _tainted_since(start, chain, lines, gap)
+        return cls(tuple(chain), state, replaced, why, since)
 
     def doubt_of_first(self, step: Step) -> Finding | None:
         """As of `given_up`, of the state that the past begins with: its step, which may have turned
@@ -125,6 +130,26 @@ class Past:
     def given_up(self, step: Step) -> Finding | None:
         """Why a step of it is not proved to be the trainer's; None: nothing says so. The trainer's
         checkpoint shows that the replica was wrong at its step, and not since when."""
+        if self.tainted_since is not None and self.tainted_since <= step:
+            return JOURNAL_TAINTED_BEHIND_GAP(step=step, since=self.tainted_since)
         if self.replaced is None or not self.replaced.gives_up:
             return None
         return JOURNAL_GIVEN_UP(step=step, at=self.replaced.at, to=self.replaced.step)
+
+
+def _tainted_since(
+    start: StateId, chain: Sequence[JournalLine], lines: Sequence[JournalLine], gap: Gap | None
+) -> Step | None:
+    """As of `Past`, which begins at that state with a chain of these lines. gap: behind them
+    all."""
+    own = {id(line) for line in chain}
+    last = chain[-1].behind if chain else start
+    numbered = list(enumerate(lines, 1))
+    first = max((n for n, one in numbered if id(one) in own or one.behind == start), default=0)
+    ends = (n for n, one in numbered if one.kind is ChangeKind.STATE and one.before == last)
+    stop = next((n for n in ends if n > first), None)
+    behind = [line for line in lines[first:stop] if id(line) not in own]
+    gaps = [line.gap for line in (*chain, *behind)] + [gap] * (stop is None)
+    found = [one.tainted_since for one in gaps if one is not None]
+    found += [Step(line.since) for line in behind if line.kind is ChangeKind.TAINT]
+    return min((since for since in found if since is not None), default=None)

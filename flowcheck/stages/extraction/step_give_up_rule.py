@@ -16,6 +16,7 @@ from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPE
 from flowcheck.plane.extraction.orphan_packet_exchange import has_unnumbered_staged
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.stages.staged_messages.silent_mirror_points import SILENT_S, SilentMirrorPoints
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -23,18 +24,15 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 PASSED_STEPS = 2
 """Steps that every flow must be beyond one, before it is given up: the shard has two generations,
 and the next step fills the other."""
-SILENT_S = 10.0
-"""Seconds in which nothing comes from a live mirror point: it may have died. A choice: longer holds
-lost steps back, shorter gives up what a slow mirror would still bring."""
 
 
 class FlowProgress:
     """The flows of all rings that have plans."""
 
     def __init__(self, extractors: Sequence[Extractor], clock: Callable[[], float]) -> None:
-        self._extractors, self._clock = extractors, clock
-        self._heads = [(-1, clock()) for _ in extractors]
-        """[ring] its head, and since when it has not moved."""
+        self._extractors = extractors
+        self._points = SilentMirrorPoints(clock)
+        self._points.look(extractors)
 
     def why_nothing_more_comes(self, iteration: Iteration) -> Finding | None:
         """Why no ring can still bring what is missing of `iteration`; None while one may.
@@ -42,7 +40,7 @@ class FlowProgress:
         A flow is as far as the slowest ring that carries it. A ring that ended brings nothing more;
         a ring that was silent for SILENT_S is not waited for.
         """
-        silent = self._silent()
+        silent = self._points.look(self._extractors)
         if not silent and self._undecided():
             return None
         beyond = self._beyond_gaps()
@@ -97,17 +95,3 @@ class FlowProgress:
             for index in range(len(extractor.keys()))
         )
         return suspended or any(map(has_unnumbered_staged, self._extractors))
-
-    def _silent(self) -> set[int]:
-        """Rings that brought nothing for SILENT_S while others did, and whose frames are all
-        extracted."""
-        now_s = self._clock()
-        silent = set()
-        for number, extractor in enumerate(self._extractors):
-            ring = extractor.ring
-            head = ring.head
-            if head != self._heads[number][0] or ring.tail != head:
-                self._heads[number] = (head, now_s)
-            elif now_s - self._heads[number][1] >= SILENT_S and not ring.drained:
-                silent.add(number)
-        return silent if len(silent) < len(self._extractors) else set()

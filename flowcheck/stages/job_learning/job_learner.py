@@ -40,6 +40,7 @@ from flowcheck.stages.job_learning.stream_reading import (
 )
 from flowcheck.stages.job_state.gathered_parameters import sharded_optimizer_of, unit_block_bytes_of
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.silent_mirror_points import SilentMirrorPoints
 from flowcheck.stages.staged_messages.staging_space import completed_messages
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.reading import Awaited
@@ -110,6 +111,7 @@ class JobLearner:
         self._stated = stated
         self._wanted: JobSelector | None = None
         self._run, self._release, self._clock = run, release, clock
+        self._points = SilentMirrorPoints(clock)
         self._grew = (-1, clock())
         """Messages staged, and since when it is so many."""
         self._told = True
@@ -187,6 +189,7 @@ class JobLearner:
         if self._proof is not None:
             return self._proved(wait_s)
         complete = completed_messages(extractors, only)
+        over = self._over(extractors)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
             came = self._awaited_came(extractors, complete)
@@ -194,7 +197,8 @@ class JobLearner:
                 self._awaited = None
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
                 self._wanted = wanted
-                self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
+                hasty = not (quiet or hurry)
+                self._begin(extractors, only, before, known, over, hasty=hasty)
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
         self._publish_unread(unread=self._reading is not None or (complete > 0 and not read))
         if self._reading is None:
@@ -325,6 +329,13 @@ class JobLearner:
             self._grew = (staged, self._clock())
         return self._clock() - self._grew[1] >= QUIET_S
 
+    def _over(self, extractors: Sequence[Extractor]) -> frozenset[int]:
+        """Numbers of mirror points, of several, that bring nothing more."""
+        if len(extractors) < 2:
+            return frozenset()
+        drained = {n for n, one in enumerate(extractors) if one.ring.drained}
+        return self._points.look(extractors) | drained
+
     def _publish_unread(self, *, unread: bool) -> None:
         """Leaves a file that tells others whether staged messages are still to be read."""
         if unread == self._told:
@@ -342,12 +353,14 @@ class JobLearner:
         only: Sequence[set[int]] | None,
         before: LearnedJob | None,
         known: KnownJob,
+        over: frozenset[int],
         *,
         hasty: bool,
     ) -> None:
         terms = ReadingTerms(
             ended=self._last_word,
             quiet=self._read_quiet,
+            over=over,
             hasty=hasty,
             release=self._release,
             before=before,

@@ -100,6 +100,8 @@ class ReadingTerms:
     ended: bool = False
     quiet: bool = False
     """Nothing came for a while."""
+    over: frozenset[int] = frozenset()
+    """Numbers of mirror points that bring nothing more while others do."""
     hasty: bool = False
     release: NcclEra | None = None
     before: LearnedJob | None = None
@@ -241,8 +243,9 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
         for index in (range(len(one.keys)) if one.only is None else one.only)
     }
     outcome = read_job(seen, [flow for flow in seen.flows if flow.key in wanted], terms)
-    lacks = outcome.job is not None and outcome.job.weights_missing
-    if lacks and not terms.ended and _may_come(outcome, staged, seen):
+    # Where several mirror points have them, they are compared too.
+    waits = len(staged) > 1 or (outcome.job is not None and bool(outcome.job.weights_missing))
+    if waits and not terms.ended and _may_come(outcome, staged, seen, terms.over):
         outcome = ReadingOutcome(why_not=(WEIGHTS_NOT_SEEN(),))
     numbers = numbers_before_gaps(outcome.numbers, seen.messages)
     if len(staged) == 1:  # no other ring may lack the number that the transport gave a message
@@ -251,14 +254,23 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
     return replace(outcome, names=tuple(seen.names), numbers=numbers)
 
 
-def _may_come(outcome: ReadingOutcome, staged: Sequence[StagedSnapshot], seen: MergedView) -> bool:
-    """Some mirror point may lag, and bring bytes of the weights yet: of the job's flows it has
-    nothing behind the weights."""
+def _may_come(
+    outcome: ReadingOutcome,
+    staged: Sequence[StagedSnapshot],
+    seen: MergedView,
+    over: frozenset[int],
+) -> bool:
+    """Some mirror point may lag, and bring bytes of the weights yet: nothing came of it so far, or
+    of the job's flows nothing that is behind the weights."""
+    if outcome.job is None or not outcome.gradients_from_ns:
+        return False
     own = set(outcome.flows)
-    for one, names in zip(staged, seen.names, strict=True):
+    for number, (one, names) in enumerate(zip(staged, seen.names, strict=True)):
+        if number in over:
+            continue
         flows = [n for n, key in enumerate(one.keys) if names[key].flow in own]
         last_ns = int(one.flows["last_ns"][flows].max(initial=0))
-        if flows and last_ns < outcome.gradients_from_ns:
+        if not one.keys or (flows and last_ns < outcome.gradients_from_ns):
             return True
     return False
 

@@ -16,7 +16,11 @@ from pathlib import Path
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
-from flowcheck.findings.catalog.step_journals import JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE
+from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_GIVEN_UP,
+    JOURNAL_TAINTED_BEHIND_GAP,
+    JOURNAL_TAINTED_LATE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -38,6 +42,8 @@ class AuditHistory:
     nothing says that the replica is wrong."""
     equal_step: Step | None = None
     """The last step that was found equal, before `failed` if there is one; None: there is none."""
+    whole_steps: tuple[Step, ...] = ()
+    """Those found equal before `failed` in every element: none was left out as tainted."""
     damaged: tuple[Finding, ...] = ()
     """Files that differ from the replica, where another file of the same step is equal to it, with
     its optimizer's state if the first one has one: these files are wrong, not the replica."""
@@ -95,9 +101,14 @@ def history_of(records: Sequence[AuditRecord]) -> AuditHistory:
             damaged[told] = None
         elif failed is None or record.step < failed.step:
             failed = record
-    before = (step for step in best if failed is None or step < failed.step)
+    before = [step for step in best if failed is None or step < failed.step]
+    whole = {one.step for one in counted if one.passed and not one.tainted_elements}
     return AuditHistory(
-        counted[-1] if counted else None, failed, max(before, default=None), tuple(damaged)
+        last=counted[-1] if counted else None,
+        failed=failed,
+        equal_step=max(before, default=None),
+        whole_steps=tuple(step for step in before if step in whole),
+        damaged=tuple(damaged),
     )
 
 
@@ -115,11 +126,12 @@ def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
     return () if doubt is None else (doubt,)
 
 
-def is_found_equal(run: RunDir, step: Step) -> bool:
-    """Whether an audit found a step of the run, or a later one, equal before one failed, and before
-    a base of a later step replaced what it led to."""
-    equal = _history_at(run, step).equal_step
-    return equal is not None and step <= equal
+def is_found_equal(run: RunDir, step: Step, last: Step | None = None) -> bool:
+    """Whether an audit found a step of the run, or a later one, equal in every element before one
+    failed, and before a base of a later step replaced what it led to. last: the last step whose
+    audit counts; None: all do."""
+    whole = _history_at(run, step).whole_steps
+    return any(step <= one and (last is None or one <= last) for one in whole)
 
 
 def _history_at(run: RunDir, step: Step) -> AuditHistory:
@@ -138,7 +150,8 @@ def _history_at(run: RunDir, step: Step) -> AuditHistory:
 
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
-    doubts = DOUBTED, JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE, CALLED_EXACT_BEFORE
+    journals = JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE, JOURNAL_TAINTED_BEHIND_GAP
+    doubts = DOUBTED, *journals, CALLED_EXACT_BEFORE
     return next((one for one in findings if one.is_any_of(*doubts)), None)
 
 

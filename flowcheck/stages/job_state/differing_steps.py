@@ -8,6 +8,7 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.taint import TaintedRanges, tainted_elements
 from flowcheck.stages.run_directory.bounded_log_files import append_line, complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -26,6 +27,8 @@ class DifferingStep(msgspec.Struct, frozen=True, kw_only=True):
     """The last step that had been made; this and those from `step` on were called exact."""
     conflict_bytes: int
     elements: int
+    parameters: dict[str, tuple[tuple[int, int], ...]] = {}
+    """{parameter: its elements, [start, stop)}, the first ones"""
     incarnation: int = 1
 
 
@@ -48,12 +51,28 @@ def differing_steps(run: RunDir) -> list[DifferingStep]:
     return found
 
 
-def saved_while_exact(run: RunDir, step: Step) -> tuple[Finding, ...]:
-    """What is to be said of a checkpoint of this step that says nothing of tainted elements."""
+def saved_while_exact(
+    run: RunDir, step: Step, tainted: TaintedRanges | None = None
+) -> tuple[Finding, ...]:
+    """What is to be said of a checkpoint of this step that names these tainted elements: where they
+    lack those of copies that differed, it was saved before that."""
     return tuple(
         CALLED_EXACT_BEFORE(
             step=one.step, to=one.called_exact_to, elements=one.elements, bytes=one.conflict_bytes
         )
         for one in differing_steps(run)
-        if one.step <= step <= one.called_exact_to
+        if one.step <= step <= one.called_exact_to and not _names(tainted or {}, one)
+    )
+
+
+def _names(tainted: TaintedRanges, one: DifferingStep) -> bool:
+    """Whether all elements that the line tells of are among these, and at least as many as it
+    counts."""
+    if tainted_elements(tainted) < one.elements or not one.parameters:
+        return False
+    return all(
+        any(of.start <= at < of.stop for of in tainted.get(name, ()))
+        for name, ranges in one.parameters.items()
+        for start, stop in ranges
+        for at in (start, *(of.stop for of in tainted.get(name, ()) if start < of.stop < stop))
     )

@@ -41,16 +41,7 @@ def taint_late(
     if at < step:
         replica.taint_since(step, elements)
         return None
-    count = count_elements(elements)
-    told = DifferingStep(
-        time_ns=time.time_ns(),
-        step=step,
-        called_exact_to=at,
-        conflict_bytes=late.conflict_bytes,
-        elements=count,
-        incarnation=incarnation_of(run).number,
-    )
-    records.unwritten.attempt(lambda: record_differing_step(run, told), lines=0)
+    told = record_late(run, replica, records, step, late, at)
     replica.taint_since(step, elements)
     # The newest step's line tells what is tainted.
     records.forget_after(Step(at - 1), f"before-differing-{at}")
@@ -58,10 +49,27 @@ def taint_late(
     return StepDoubtful(
         step=step,
         conflict_bytes=late.conflict_bytes,
-        elements=count,
+        elements=told.elements,
         called_exact_to=at,
-        parameters=named_elements(replica.layout, late.ranges),
+        parameters=told.parameters,
     )
+
+
+def record_late(
+    run: RunDir, replica: Replica, records: StepLog, step: Step, late: LateDifferences, to: Step
+) -> DifferingStep:
+    """Writes down which steps were called exact in what differs. to: the last one."""
+    told = DifferingStep(
+        time_ns=time.time_ns(),
+        step=step,
+        called_exact_to=to,
+        conflict_bytes=late.conflict_bytes,
+        elements=count_elements(missing_elements(replica.layout, late.ranges)),
+        parameters=named_elements(replica.layout, late.ranges),
+        incarnation=incarnation_of(run).number,
+    )
+    records.unwritten.attempt(lambda: record_differing_step(run, told), lines=0)
+    return told
 
 
 def named_elements(

@@ -60,7 +60,12 @@ from flowcheck.stages.replica_update.gradient_sources.source_registry import sou
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.healing import take_patch
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
-from flowcheck.stages.replica_update.late_differences import doubt_finding, in_doubt, taint_late
+from flowcheck.stages.replica_update.late_differences import (
+    doubt_finding,
+    in_doubt,
+    record_late,
+    taint_late,
+)
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
@@ -243,6 +248,10 @@ class UpdateService:
                 message = in_doubt(self._run, step, late)
             elif step > given:
                 message = taint_late(self._run, o.replica, o.records, step, late)
+            elif step > (followed.base or 0):
+                # The trainer's state took its place: what was saved before that is left.
+                reached = self._reached(o, followed)
+                record_late(self._run, o.replica, o.records, step, late, reached)
             if message is not None:
                 self._links.report(message)
                 self._say(doubt_finding(message))

@@ -20,6 +20,7 @@ from flowcheck.replica.checkpoint_files.latest_pointer import (
 from flowcheck.replica.checkpoint_files.manifest import load_manifest, manifest_path
 from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
 from flowcheck.stages.job_state.audit_history import doubts_of
+from flowcheck.stages.job_state.differing_steps import saved_while_exact
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -31,7 +32,7 @@ class HeldSteps:
 
     every: frozenset[Step] = frozenset()
     tainted: frozenset[Step] = frozenset()
-    """Those of which elements rest on bytes that no mirror brought."""
+    """Those of which elements rest on bytes that no mirror brought, or of which copies differ."""
 
 
 def in_replica(run: RunDir) -> HeldSteps:
@@ -49,7 +50,14 @@ def at_hand(run: RunDir) -> HeldSteps:
     memory = _in_memory(run)
     files = [path for path in checkpoints_of(run) if step_in_folder_name(path) not in memory.every]
     saved = in_checkpoints(files)
-    return HeldSteps(memory.every | saved.every, memory.tainted | saved.tainted)
+    early = {step for step in saved.every if was_called_exact(run, step)}
+    return HeldSteps(memory.every | saved.every, memory.tainted | saved.tainted | early)
+
+
+def was_called_exact(run: RunDir, step: Step) -> bool:
+    """Whether elements of a checkpoint of this step, which names none as tainted, turned out to be
+    so behind it."""
+    return bool(saved_while_exact(run, step))
 
 
 def in_checkpoints(folders: Sequence[Path]) -> HeldSteps:
