@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from support.differing import changed
 from support.incarnations import JOB, Life, floats
 from support.lives import Both
 from support.staged import Chain
@@ -77,7 +78,7 @@ def test_what_it_carried_is_tainted_from_the_start_and_all_else_is_exact(
     assert replica.step == JOB.steps == len(lines(both))
     assert (apart(replica) == exact).all()
     assert alike(replica, trainer.flat())[exact].all()
-    assert f"initial weights were lost: {carried} of" in notes(both)
+    assert f"initial weights are not known: {carried} of" in notes(both)
 
 
 def test_large_weights_are_read_as_far_as_they_came_once_gradients_are_there(
@@ -220,6 +221,38 @@ def test_where_each_byte_may_matter_a_restart_does_not_end_the_wait(
     replica = replica_of(both)
     assert (replica.step, replica.tainted) == (JOB.steps, {})
     assert alike(replica, trainer.flat()).all()
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_where_copies_of_two_mirrors_differ_it_is_tainted_however_late_one_is(
+    shm: Path, tmp_path: Path, right: int
+) -> None:
+    """The first mirror has brought the whole job when the second one begins."""
+    trainer = Trainer()
+    life = begun(trainer, tmp_path)
+    frames = life.frames_of()
+    of_weights = range(len(life.frames_of(stop=life.starts[0])))
+    at = [n for n in of_weights if len(frames[n].frame) > 1000][2]
+    other = [*frames]
+    other[at] = replace(frames[at], frame=changed(frames[at], [3, 4, 40]))
+    paths = [tmp_path / "0.pcap", tmp_path / "1.pcap"]
+    for path, way in zip(paths, (frames, other) if right == 0 else (other, frames), strict=True):
+        write_pcap(path, way)
+    chain = Chain(tmp_path, shm / "memory", paths, 4096)
+    both = Both(chain, source=[{"file": "0"}, {"file": "1"}], optimizer=ADAMW)
+    feed = chain.feed
+    try:
+        for _ in range(100):
+            feed(4096, 0)
+            both.extract.work()
+        assert both.extract.drained() is False and not chain.run.learned_job.exists()
+        both.drive()
+        replica = replica_of(both)
+        exact = apart(replica)
+        assert (~exact).sum() == 3 and tainted_since(replica.tainted) == 0
+        assert replica.step == JOB.steps and alike(replica, trainer.flat())[exact].all()
+    finally:
+        both.close()
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])

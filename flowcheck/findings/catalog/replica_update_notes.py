@@ -171,9 +171,9 @@ SHARDED_LAYOUT = Entry(
 
 START_LACKS_BYTES = Entry(
     "replica.start_lacks_bytes",
-    "packets of the initial weights were lost: {what}",
+    "bytes of the initial weights are not known: {what}",
     cause="The mirror, or the way from it, lost packets of the start-up broadcast, which comes but "
-    "once.",
+    "once, or copies of one differ.",
     remedy="`flowcheck base FILE{this_run!o}` with a checkpoint of the trainer, its folder as "
     "`[audit]`, or the hook make them exact.",
 )

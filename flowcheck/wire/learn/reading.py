@@ -156,13 +156,16 @@ class Collective:
     result: NDArray[np.uint8] = field(repr=False)
     """[bytes], zero where nothing final was seen."""
     conflicts: int
-    """Bytes of which two final copies differ."""
+    """Bytes of which two final copies differ, and `torn` ones."""
     sources: tuple[str, ...]
     assumed: tuple[Finding, ...]
     first_ns: int
     placements: Sequence[Placement] = field(repr=False)
     meaning: str = ""
     """What it is to the trainer, where that is known."""
+    torn: int = 0
+    """Bytes of one message that mirror points or repeats gave differently: they are missing, and
+    speak of no other reading."""
     doubtful: bool = False
     """Sends may belong together otherwise: never complete, whatever the coverage."""
     ring: RingSeen | None = None
@@ -180,6 +183,11 @@ class Collective:
     @property
     def coverage(self) -> float:
         return self.covered_bytes / self.bytes if self.bytes else 1.0
+
+    @property
+    def contradictory(self) -> bool:
+        """Copies of bytes of different messages differ: what was seen may be something else."""
+        return self.conflicts > self.torn
 
     @property
     def complete(self) -> bool:

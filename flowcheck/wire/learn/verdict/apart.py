@@ -103,7 +103,7 @@ def whole(habits: Habits, parts: Sequence[Collective]) -> bool:
     """Every piece was broadcast, and nothing about it is in doubt."""
     pieces = habits.pieces
     return len(parts) >= len(pieces) and not any(
-        part.doubtful or part.conflicts or part.bytes < size
+        part.doubtful or part.contradictory or part.bytes < size
         for part, (_, size) in zip(parts, pieces, strict=False)
     )
 

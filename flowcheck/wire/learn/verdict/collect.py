@@ -308,6 +308,7 @@ def _collective(
         missing=() if later else canvas.missing() if canvas.size_bytes == size else ((0, size),),
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
+        torn=canvas.torn,
         sources=tuple(dict.fromkeys(sources)),
         assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,

@@ -35,7 +35,7 @@ def _in_whole_pieces(parts: Sequence[Collective], size: int, cap_bytes: int) -> 
     and nothing about them is in doubt."""
     at = 0
     for part in parts:
-        if part.doubtful or part.conflicts:
+        if part.doubtful or part.contradictory:
             return False
         at += part.bytes
         if at >= size:
