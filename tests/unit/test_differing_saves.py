@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from support.differing import STEP, Port, changed
 from support.incarnations import floats
 from support.kept_replica import LOST, SAVED, STEPS, Kept, again
 from support.refused_as import refused_as
+from support.two_rings import TwoRings
 from test_base_command import Trainer
 from test_differing_copies import ADAMW
 from test_doubted_checkpoints import persists, run_with, saved
@@ -160,3 +162,21 @@ def test_the_gradient_folder_tells_it_of_every_step_since(
 
 def _killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_the_newest_line_is_written_again_and_no_record_grows_with_steps(tmp_path: Path) -> None:
+    rings = TwoRings(tmp_path)
+    steps = 4
+    try:
+        for step in range(1, steps + 1):
+            rings.take(1)
+            for word in (0, 8):
+                rings.differs_late(1, step, [(16 * step + word, 16 * step + word + 4)])
+        run = rings.own(1)
+        lines = [json.loads(line) for line in run.steps.read_bytes().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, steps + 1))
+        assert [sum(line["tainted"].values()) for line in lines] == [2, 4, 6, 8]
+        assert all(line["seconds"] == 0.01 for line in lines)
+        assert not list(run.root.glob("steps-*"))
+    finally:
+        rings.close()

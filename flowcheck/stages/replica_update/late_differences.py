@@ -43,9 +43,7 @@ def taint_late(
         return None
     told = record_late(run, replica, records, step, late, at)
     replica.taint_since(step, elements)
-    # The newest step's line tells what is tainted.
-    records.forget_after(Step(at - 1), f"before-differing-{at}")
-    records.write(replica, 0.0, None)
+    records.write_newest_again(replica)  # it tells what is tainted
     return StepDoubtful(
         step=step,
         conflict_bytes=late.conflict_bytes,

@@ -36,7 +36,12 @@ from flowcheck.replica.taint import (
     tainted_finding,
     tainted_since,
 )
-from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
+from flowcheck.stages.run_directory.bounded_log_files import (
+    STEPS_BYTES,
+    append_line,
+    cut_last_line,
+    last_complete_line,
+)
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -146,6 +151,17 @@ class StepLog:
         if kept != text:
             self._keep(kept, durable=False)
         return whole[-1][1] if whole else Step(0)
+
+    def write_newest_again(self, replica: Replica) -> None:
+        """The line of the newest step, in place of the one that it has: more is known of it. A kill
+        between the two leaves none, which the next updater writes."""
+        seconds, line = 0.0, last_complete_line(self._run.steps)
+        with suppress(*DECODE_ERRORS):
+            known = None if line is None else msgspec.json.decode(line, type=StepRecord)
+            if line is not None and known is not None and known.step == replica.step:
+                seconds = known.seconds
+                self.unwritten.attempt(lambda: cut_last_line(self._run.steps, line), lines=0)
+        self.write(replica, seconds, None)
 
     def forget_after(self, step: Step, past: int | str) -> None:
         """Moves the lines of later steps, which the job gave up, to a file beside. past: the number

@@ -137,3 +137,13 @@ def last_complete_line(path: Path) -> bytes | None:
         if found is not None or length >= size:
             return found
         length *= 8
+
+
+def cut_last_line(path: Path, line: bytes) -> None:
+    """Cuts a file off before its last complete line; for its single writer. Raises OSError."""
+    with path.open("r+b") as file:
+        begin = max(0, path.stat().st_size - len(line) - TAIL_BYTES)
+        file.seek(begin)
+        at = file.read().rfind(line)
+        if at >= 0:
+            file.truncate(begin + at)
