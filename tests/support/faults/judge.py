@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _last_word(ran: Ran) -> tuple[str, str, int]:
         return FAILED, f"ended with {life.code} and told nothing: {life.err[-300:]}", 0
     taken = int(told["steps"])
     for line in told["digests"]:
-        if not ran.truth.right(line["step"], line["gradient_sha256"], line["parameters_sha256"]):
+        if not _is_right(ran, line):
             return FAILED, f"step {line['step']} was told with wrong bytes", taken
     if life.code == 0:
         if taken == ran.truth.steps or (_may_end_early(ran.schedule) and taken):
@@ -77,7 +78,17 @@ def _reason(told: dict[str, Any]) -> str:
     if told["lost"]:
         why = told["lost"]["why"]
         return f"step {told['lost']['step']} lost: {why and why['sentence']}"
-    return str(told["why"]["sentence"]) if told["why"] else ""
+    why = told["why"] or told["taint"]
+    return str(why["sentence"]) if why else ""
+
+
+def _is_right(ran: Ran, line: dict[str, Any]) -> bool:
+    """Whether a line of steps has the truth's sums. What one says of a tainted step only its
+    checkpoint can show."""
+    if line.get("tainted") or line.get("missing_elements"):
+        return 1 <= line["step"] <= ran.truth.steps
+    sums = line.get("gradient_sha256", ""), line.get("parameters_sha256", "")
+    return ran.truth.right(line["step"], *sums)
 
 
 def _may_end_early(schedule: Schedule) -> bool:
@@ -132,8 +143,7 @@ def _lines(ran: Ran) -> list[str]:
             except ValueError:
                 wrong.append(f"{path.name}: a torn line")
                 continue
-            sums = told.get("gradient_sha256", ""), told.get("parameters_sha256", "")
-            if not ran.truth.right(told["step"], *sums):
+            if not _is_right(ran, told):
                 wrong.append(f"step {told['step']} was taken with wrong bytes")
     return wrong
 
@@ -148,22 +158,31 @@ def _checkpoints(ran: Ran) -> list[str]:
     folders += [path for path in ran.run.glob("rescued*/step-*") if path.is_dir()]
     for folder in folders:
         try:
-            step = checkpoint_save.load(folder).manifest.step
+            manifest = checkpoint_save.load(folder).manifest
         except (FlowCheckError, OSError) as error:
             if not any(path.is_relative_to(folder) for path in ran.torn):
                 wrong.append(f"{folder.name} does not load: {error}")
             continue
         right = [ran.truth.weights, *ran.truth.parameters]
-        if step >= len(right) or _parameters(folder).tobytes() != right[step].tobytes():
+        if manifest.step >= len(right):
+            wrong.append(f"checkpoint {folder.name} is of no step of the job")
+            continue
+        found, exact = _parameters(folder, manifest.tainted)
+        if found[exact].tobytes() != right[manifest.step].reshape(-1)[exact].tobytes():
             wrong.append(f"checkpoint {folder.name} has wrong bytes")
     return wrong
 
 
-def _parameters(folder: Path) -> np.ndarray:
-    """[elements] in registration order."""
+def _parameters(folder: Path, tainted: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """([elements] values, [elements] bool: not tainted), in registration order."""
     named = load_file(folder / "model.safetensors")
     order = sorted(named, key=lambda name: int(name.rpartition(".")[2]))
-    return np.concatenate([named[name].reshape(-1) for name in order])
+    exact = {name: np.ones(named[name].size, np.bool_) for name in order}
+    for name, ranges in tainted.items():
+        for one in ranges:
+            exact[name][one.start : one.stop] = False
+    values = np.concatenate([named[name].reshape(-1) for name in order])
+    return values, np.concatenate([exact[name] for name in order])
 
 
 def _left(ran: Ran) -> list[str]:
