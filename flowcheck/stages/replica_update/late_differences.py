@@ -107,7 +107,7 @@ def in_doubt(run: RunDir, step: Step, late: LateDifferences) -> StepDoubtful:
     return StepDoubtful(step=step, conflict_bytes=late.conflict_bytes)
 
 
-def finding_of(message: StepDoubtful) -> Finding:
+def late_finding(message: StepDoubtful) -> Finding:
     """What the operator is told."""
     told = {"step": message.step, "bytes": message.conflict_bytes}
     if message.called_exact_to is None:
