@@ -297,6 +297,10 @@ class Replica(CommittedReplica):
         """The same elements, counted over all parameters."""
         return self._taint.elements_at(self.step)
 
+    def tainted_at(self, step: Step) -> Ranges:
+        """Those of a step that it made, as far as they are known by now."""
+        return self._taint.elements_at(step)
+
     def lacked(self, step: Step) -> Ranges:
         """Elements that were missing of a step which is made again, or later."""
         return self._taint.missing_of(step)

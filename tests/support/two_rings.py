@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from flowcheck.config import load_job
+from flowcheck.messages import StepDoubtful
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.shutdown_cleanup import save_replicas
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal
@@ -76,11 +77,11 @@ class TwoRings:
         if not any(mask.any() for mask in self.differing(ring).values()):
             self.exact[ring].add(step)
 
-    def differs_late(self, ring: int, step: int, lost: Lost) -> None:
+    def differs_late(self, ring: int, step: int, lost: Lost) -> StepDoubtful | None:
         """As the updater takes copies that turn out to differ of a step that is made."""
         late = LateDifferences(0, Iteration(step), 8, lost)
         with self._log(ring) as log:
-            taint_late(self.own(ring), self._replicas[ring], log, Step(step), late)
+            return taint_late(self.own(ring), self._replicas[ring], log, Step(step), late)
 
     def differing(self, ring: int) -> dict[str, np.ndarray]:
         """{parameter: mask of the elements of its newest step that are not torch's, in bits}."""

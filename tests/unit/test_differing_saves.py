@@ -79,8 +79,6 @@ def test_a_checkpoint_saved_meanwhile_is_in_doubt(saved: Path, tmp_path: Path) -
         time_ns=1, step=Step(SINCE), called_exact_to=Step(MADE), conflict_bytes=8, elements=2
     )
     record_differing_step(run, late)
-    record_differing_step(run, late)
-    assert len(run.differing.read_bytes().splitlines()) == 1
     with refused_as(LOAD_DOUBTED):
         flowcheck.load(saved, 6, run=run.root)
     for step in (3, 9):
@@ -178,5 +176,22 @@ def test_the_newest_line_is_written_again_and_no_record_grows_with_steps(tmp_pat
         assert [sum(line["tainted"].values()) for line in lines] == [2, 4, 6, 8]
         assert all(line["seconds"] == 0.01 for line in lines)
         assert not list(run.root.glob("steps-*"))
+    finally:
+        rings.close()
+
+
+def test_what_was_tainted_before_is_not_said_to_have_been_called_exact(tmp_path: Path) -> None:
+    rings = TwoRings(tmp_path)
+    try:
+        rings.take(1, [(8, 40)])
+        rings.take(1)
+        assert rings.differs_late(1, 1, [(16, 24)]) is None
+        for _ in range(2):  # again, as behind a kill
+            told = rings.differs_late(1, 1, [(32, 48)])
+            assert told is not None
+            assert (told.elements, told.called_exact_to) == (2, 2)
+            assert [*told.parameters.values()] == [((10, 12),)]
+        [line] = differing_steps(rings.own(1))
+        assert line.elements == 2
     finally:
         rings.close()

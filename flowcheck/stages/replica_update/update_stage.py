@@ -61,8 +61,8 @@ from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.healing import take_patch
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
 from flowcheck.stages.replica_update.late_differences import (
-    doubt_finding,
     in_doubt,
+    late_finding,
     record_late,
     taint_late,
 )
@@ -254,7 +254,7 @@ class UpdateService:
                 record_late(self._run, o.replica, o.records, step, late, reached)
             if message is not None:
                 self._links.report(message)
-                self._say(doubt_finding(message))
+                self._say(late_finding(message))
                 if message.elements:
                     self._tell(o, 0.0)
             o.source.settle_late(late)
