@@ -48,7 +48,8 @@ ONLY_DUPLICATES = Entry(
 )
 _OTHER_BYTES = (
     "Two mirror ports, or a frame sent twice, brought other bytes: something on the way changed "
-    "them. Both values are in `differing-STEP.json` of the run directory."
+    "them. Both values are in `differing-STEP.json` of the run directory, of the newest eight such "
+    "steps."
 )
 _DAMAGED_PORT = (
     "See `icrc_bad` in `flowcheck status{this_run!o}`: the switch or a cable damages frames. Leave "

@@ -51,7 +51,7 @@ JOURNAL_NO_ROOM = Entry(
 JOURNAL_GOES_ON = Entry("journal.goes_on", "{folder}: steps are kept again, from step {step} on")
 JOURNAL_FIGURES = Entry(
     "journal.figures",
-    "{folder} keeps steps {first} to {last} in {size_bytes:,} bytes",
+    "{folder} keeps what the replica took of steps {first} to {last}, {size_bytes:,} bytes",
 )
 JOURNAL_KEEPS_NONE = Entry("journal.keeps_none", "{folder} keeps no steps")
 JOURNAL_NOT_KEPT = Entry("journal.not_kept", "{kept}; {count} changes are not kept")
