@@ -223,6 +223,28 @@ def test_where_each_byte_may_matter_a_restart_does_not_end_the_wait(
     assert alike(replica, trainer.flat()).all()
 
 
+def test_a_live_port_without_a_flow_is_not_waited_for(shm: Path, tmp_path: Path) -> None:
+    """A file is: it may be far behind."""
+    life = begun(Trainer(), tmp_path)
+    paths = [tmp_path / "0.pcap", tmp_path / "1.pcap"]
+    for path in paths:
+        write_pcap(path, life.frames_of())
+    chain = Chain(tmp_path, shm / "memory", paths, 4096)
+    both = Both(chain, source=[{"file": "0"}, {"file": "1"}], optimizer=ADAMW)
+    both.extract.work()
+    try:
+        chain.feed(4096, 0)
+        for extractor in both.extract._extractors:
+            extractor.extract(4096)
+        for own_pace, waits in (((1,), True), ((), False)):
+            learner = JobLearner(chain.run, own_pace=own_pace)
+            found = learner.learn(both.extract._extractors, at_once=False, hurry=True, wait_s=60)
+            learner.close()
+            assert (found is None) == waits
+    finally:
+        both.close()
+
+
 @pytest.mark.parametrize("right", [0, 1])
 def test_where_copies_of_two_mirrors_differ_it_is_tainted_however_late_one_is(
     shm: Path, tmp_path: Path, right: int

@@ -81,7 +81,11 @@ class ExtractService:
         self._run, self._config = run, config
         self._extractors: list[Extractor] = []
         self._learner = JobLearner(
-            run, config.release, stated=config.stated, prepare=partial(prepare_shard, run)
+            run,
+            config.release,
+            stated=config.stated,
+            prepare=partial(prepare_shard, run),
+            own_pace=[n for n, (of, _) in enumerate(config.rings) if not config.source[of].live],
         )
         self._claims = FlowClaims(run, config)
         self._wanted = job_selector_of(config, run.reader)

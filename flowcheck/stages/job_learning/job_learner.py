@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
@@ -104,9 +104,12 @@ class JobLearner:
         clock: Callable[[], float] = time.monotonic,
         stated: OperatorStatement | None = None,
         prepare: Callable[[ShardSize], None] | None = None,
+        own_pace: Collection[int] = (),
     ) -> None:
         """release: NCCL's, and stated: what else the job file states. prepare: called, in the
-        process of a reading, to make the shard of a job."""
+        process of a reading, to make the shard of a job; own_pace: rings whose frames wait for the
+        chain, as those of a file do, and may be far behind the others'."""
+        self._own_pace = frozenset(own_pace)
         self._prepare = prepare
         self._stated = stated
         self._wanted: JobSelector | None = None
@@ -333,8 +336,13 @@ class JobLearner:
         """Numbers of mirror points, of several, that bring nothing more."""
         if len(extractors) < 2:
             return frozenset()
-        drained = {n for n, one in enumerate(extractors) if one.ring.drained}
-        return self._points.look(extractors) | drained
+        # A live port with no flow until another one had gradients has nothing of the job.
+        over = {
+            n
+            for n, one in enumerate(extractors)
+            if one.ring.drained or (n not in self._own_pace and not one.keys())
+        }
+        return self._points.look(extractors) | over
 
     def _publish_unread(self, *, unread: bool) -> None:
         """Leaves a file that tells others whether staged messages are still to be read."""
