@@ -369,6 +369,7 @@ class JobLearner:
             ended=self._last_word,
             quiet=self._read_quiet,
             over=over,
+            own_pace=self._own_pace,
             hasty=hasty,
             release=self._release,
             before=before,

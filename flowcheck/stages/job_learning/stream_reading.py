@@ -102,6 +102,8 @@ class ReadingTerms:
     """Nothing came for a while."""
     over: frozenset[int] = frozenset()
     """Numbers of mirror points that bring nothing more while others do."""
+    own_pace: frozenset[int] = frozenset()
+    """Numbers of mirror points that may be far behind the others, as files are."""
     hasty: bool = False
     release: NcclEra | None = None
     before: LearnedJob | None = None
@@ -245,7 +247,7 @@ def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> Readin
     outcome = read_job(seen, [flow for flow in seen.flows if flow.key in wanted], terms)
     # Where several mirror points have them, they are compared too.
     waits = len(staged) > 1 or (outcome.job is not None and bool(outcome.job.weights_missing))
-    if waits and not terms.ended and _may_come(outcome, staged, seen, terms.over):
+    if waits and not terms.ended and _may_come(outcome, staged, seen, terms):
         outcome = ReadingOutcome(why_not=(WEIGHTS_NOT_SEEN(),))
     numbers = numbers_before_gaps(outcome.numbers, seen.messages)
     if len(staged) == 1:  # no other ring may lack the number that the transport gave a message
@@ -258,19 +260,28 @@ def _may_come(
     outcome: ReadingOutcome,
     staged: Sequence[StagedSnapshot],
     seen: MergedView,
-    over: frozenset[int],
+    terms: ReadingTerms,
 ) -> bool:
     """Some mirror point may lag, and bring bytes of the weights yet: nothing came of it so far, or
     of the job's flows nothing that is behind the weights."""
     if outcome.job is None or not outcome.gradients_from_ns:
         return False
-    own = set(outcome.flows)
-    for number, (one, names) in enumerate(zip(staged, seen.names, strict=True)):
-        if number in over:
+    own, since_ns = set(outcome.flows), outcome.gradients_from_ns
+    last_ns = [
+        {
+            names[key].flow: at
+            for key, at in zip(one.keys, one.flows["last_ns"].tolist(), strict=True)
+            if names[key].flow in own
+        }
+        for one, names in zip(staged, seen.names, strict=True)
+    ]
+    # A queue of a live port may hold flows alone that carry no gradient: these tell nothing.
+    with_gradients = {flow for told in last_ns for flow, at in told.items() if at >= since_ns}
+    for number, (one, told) in enumerate(zip(staged, last_ns, strict=True)):
+        if number in terms.over:
             continue
-        flows = [n for n, key in enumerate(one.keys) if names[key].flow in own]
-        last_ns = int(one.flows["last_ns"][flows].max(initial=0))
-        if not one.keys or (flows and last_ns < outcome.gradients_from_ns):
+        telling = told.keys() if number in terms.own_pace else told.keys() & with_gradients
+        if not one.keys or (telling and max(told[flow] for flow in telling) < since_ns):
             return True
     return False
 
