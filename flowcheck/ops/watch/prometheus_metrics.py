@@ -130,16 +130,18 @@ METRICS: dict[str, MetricInfo] = {
         GAUGE, "Whether the state the job began with is still to be given.", (JOB,)
     ),
     "flowcheck_tainted_parameters": MetricInfo(
-        GAUGE, "Parameters that are not of the replica's step.", (JOB,)
+        GAUGE,
+        "Whole parameters of sharded training that are of an earlier step, as they did not come.",
+        (JOB,),
     ),
     "flowcheck_tainted_elements": MetricInfo(
-        GAUGE, "Elements of the parameters that rest on bytes which no mirror brought.", (JOB,)
+        GAUGE, "Elements of the parameters that rest on bytes which are not known.", (JOB,)
     ),
     "flowcheck_model_elements": MetricInfo(
         GAUGE, "Elements of a model, of all jobs that have its parts.", (MODEL,)
     ),
     "flowcheck_model_tainted_elements": MetricInfo(
-        GAUGE, "Those that rest on bytes which no mirror brought, of all its jobs.", (MODEL,)
+        GAUGE, "Those that rest on bytes which are not known, of all its jobs.", (MODEL,)
     ),
     "flowcheck_model_tainted_since_step": MetricInfo(
         GAUGE, "The first step that lacked such a byte; no sample while none is tainted.", (MODEL,)
