@@ -1,5 +1,6 @@
 """The run directory: whose it is, and that nobody takes what another uses."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -103,6 +104,21 @@ def test_a_process_file_that_goes_while_it_is_looked_for_is_no_process(
     (run.pids / "supervisor").unlink()
     monkeypatch.setattr(Path, "glob", lambda *_: iter(listed))
     assert run.stage_pids() == {}
+
+
+@pytest.mark.parametrize("flipped", range(8))
+def test_a_damaged_process_file_names_no_process(tmp_path: Path, flipped: int) -> None:
+    run = RunDir(tmp_path)
+    run.pids.mkdir()
+    run.note_pid("supervisor", os.getpid())
+    told = bytearray((run.pids / "supervisor").read_bytes())
+    for at in range(len(told)):
+        told[at] ^= 1 << flipped
+        (run.pids / "supervisor").write_bytes(told)
+        assert run.stage_pids() == {}
+        told[at] ^= 1 << flipped
+    (run.pids / "supervisor").write_bytes(told)
+    assert run.stage_pids() == {"supervisor": os.getpid()}
 
 
 @pytest.mark.parametrize("text", [b"", b'{"source": [', b'{"naees": 1}', b"\xff\xfe", b"[]"])

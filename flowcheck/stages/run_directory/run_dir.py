@@ -429,7 +429,8 @@ class RunDir(LearnedFiles, RecordFiles):
 
     def _pid_of(self, stage: str) -> int | None:
         try:
-            return live_pid((self.pids / stage).read_text())
+            # A damaged file names no process.
+            return live_pid((self.pids / stage).read_text(errors="replace"))
         except FileNotFoundError:  # none was there, or it was taken away meanwhile
             return None
 
