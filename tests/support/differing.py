@@ -46,6 +46,20 @@ def words_of(wire: WireFrame) -> int:
     return len(payload_of(wire)) // 8
 
 
+def come(both: Both, time_ns: int, *frames: bytes) -> None:
+    """Frames come into the first ring, with this time stamp, and all that came is extracted."""
+    ring, _, parser, source = both.chain.parts[0]
+    for one in frames:
+        data = ffi.from_buffer(one)
+        assert not lib.fc_ring_put(ring.handle, 0, data, len(one), len(one), time_ns, 0)
+        lib.fc_ring_publish(ring.handle, 1, both.chain.commits[0])
+    if source.ended:
+        ring.end_source()
+    parser.parse(ring.slots)
+    for extractor in both.extract._extractors:
+        extractor.extract(ring.slots)
+
+
 class Port:
     """The stages over a life of the job, whose one port two mirrors bring, each to its ring."""
 
@@ -86,17 +100,7 @@ class Port:
 
     def come(self, *frames: bytes) -> None:
         """They come at once, and are extracted."""
-        ring, _, parser, source = self.both.chain.parts[0]
-        for one in frames:
-            data = ffi.from_buffer(one)
-            time_ns = self.message[-1].time_ns
-            assert not lib.fc_ring_put(ring.handle, 0, data, len(one), len(one), time_ns, 0)
-            lib.fc_ring_publish(ring.handle, 1, self.both.chain.commits[0])
-        if source.ended:
-            ring.end_source()
-        parser.parse(ring.slots)
-        for extractor in self.both.extract._extractors:
-            extractor.extract(ring.slots)
+        come(self.both, self.message[-1].time_ns, *frames)
 
     def heard(self, kind: type) -> list[Any]:
         return self.both.chain.heard.of(kind)

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.differing import come
 from support.incarnations import JOB, Life
 from support.lives import Both, Killed
 from support.staged import Chain
 
-from flowcheck._core import ffi, lib
+from flowcheck._core import lib
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
 from flowcheck.lab.synthetic_traffic.roce_frames import crc_invariant
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
@@ -57,17 +58,7 @@ class Late:
 
     def come(self, *frames: bytes) -> None:
         """They come, and are extracted."""
-        ring, _, parser, source = self.both.chain.parts[0]
-        for one in frames:
-            data = ffi.from_buffer(one)
-            time_ns = self.copies[KEPT].time_ns
-            assert not lib.fc_ring_put(ring.handle, 0, data, len(one), len(one), time_ns, 0)
-            lib.fc_ring_publish(ring.handle, 1, self.both.chain.commits[0])
-        if source.ended:
-            ring.end_source()
-        parser.parse(ring.slots)
-        for extractor in self.both.extract._extractors:
-            extractor.extract(ring.slots)
+        come(self.both, self.copies[KEPT].time_ns, *frames)
         self.assert_as_it_was()
 
     def assert_as_it_was(self) -> None:

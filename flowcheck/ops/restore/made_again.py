@@ -27,10 +27,10 @@ from flowcheck.findings.catalog.step_journals import (
     JOURNAL_REPLACED,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.watch.state.held_steps import checkpoints_in, step_in_folder_name
 from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.replica.checkpoint.frozen_and_buffers import write_frozen_and_buffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
-from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
 from flowcheck.replica.element_patch import patch_fits
 from flowcheck.replica.element_ranges import Ranges, difference, no_ranges, union
 from flowcheck.replica.model_replica import Replica
@@ -51,20 +51,17 @@ def save_before(folder: Path, step: Step | None) -> Path:
     where it is one, or without a step."""
     if step is None:
         return folder
-    found = []
-    for path in folder.glob(f"{CHECKPOINT_NAME_PREFIX}*"):
-        number = path.name.removeprefix(CHECKPOINT_NAME_PREFIX)
-        if number.isdecimal() and int(number) <= step:
-            found.append((int(number), path))
-    return max(found)[1] if found else folder
+    found = [path for path in checkpoints_in(folder) if step_in_folder_name(path) <= step]
+    return found[-1] if found else folder
 
 
 class MadeAgain(NamedTuple):
     """A step that was made again."""
 
     snapshot: Snapshot
-    given_up: Finding | None = None
-    """That it is of a past which a trainer's checkpoint ended; None: nothing says so."""
+    doubt: Finding | None = None
+    """Why it is not proved to be the trainer's, by what the journal has of its past; None: nothing
+    says so."""
 
 
 def later_step(
@@ -87,7 +84,7 @@ def later_step(
                 return MadeAgain(base, past.doubt_of_first(base.step))
             try:
                 made = _made(base, checkpoint, journal, reader, chain[:exact])
-                return MadeAgain(made, past.given_up(made.step))
+                return MadeAgain(made, past.doubt_of(made.step))
             except _BytesGone as gone:
                 # What the disk had not when the machine died: the steps before it are as good.
                 if step is not None or not gone.at:
@@ -97,7 +94,7 @@ def later_step(
         reader.close()
 
 
-def given_up(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
+def doubt_of_save(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
     """Of the saved step itself, as far as the journal knows it: as of MadeAgain."""
     with suppress(StateError):
         reader = _journal_of(base, checkpoint, journal)

@@ -37,7 +37,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.chain_settling import settle_chain
 from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
-from flowcheck.ops.restore.made_again import given_up, later_step, save_before
+from flowcheck.ops.restore.made_again import doubt_of_save, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.held_steps import (
     checkpoints_of,
@@ -399,20 +399,20 @@ def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep
     saved = newest_output(save_before(folder, source.step))
     base = step_in_checkpoint(saved, None, source.shown_as, by=by, run=source.run)
     if base.snapshot.step == source.step:
-        why = given_up(base.snapshot, saved, source.gradients)
+        why = doubt_of_save(base.snapshot, saved, source.gradients)
         return _doubted(base, why, saved, source.run)
     given = base.snapshot, saved, source.gradients, source.step
     made = later_step(*given, allow_tainted=source.allow_tainted)
     if made.snapshot.step == base.snapshot.step:
-        return _doubted(base, made.given_up, saved, source.run)
+        return _doubted(base, made.doubt, saved, source.run)
     basis = basis_of(saved, load_manifest(saved), source.run, made.snapshot)
     where = f"{base.where} and the gradients in {source.gradients}"
     again = replace(base, snapshot=made.snapshot, where=where, stored_state=None, assumed=basis)
-    return _doubted(again, made.given_up, saved, source.run)
+    return _doubted(again, made.doubt, saved, source.run)
 
 
 def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | None) -> FoundStep:
-    """The step with the doubt that its past was given up, unless an audit shows it."""
+    """The step with the doubt that its past throws on it, unless an audit shows it."""
     if why is None or _is_shown(why, saved, run, found.snapshot.step):
         return found
     own = found.stored_state

@@ -119,15 +119,15 @@ class Past:
         return cls(tuple(chain), state, replaced, why, since)
 
     def doubt_of_first(self, step: Step) -> Finding | None:
-        """As of `given_up`, of the state that the past begins with: its step, which may have turned
+        """As of `doubt_of`, of the state that the past begins with: its step, which may have turned
         out to be tainted behind it."""
         for line in self.chain:
             if line.kind is ChangeKind.TAINT and line.since <= step:
                 told = {"since": line.since, "to": line.step, "step": step}
                 return JOURNAL_TAINTED_LATE(elements=count_elements(line.lacked), **told)
-        return self.given_up(step)
+        return self.doubt_of(step)
 
-    def given_up(self, step: Step) -> Finding | None:
+    def doubt_of(self, step: Step) -> Finding | None:
         """Why a step of it is not proved to be the trainer's; None: nothing says so. The trainer's
         checkpoint shows that the replica was wrong at its step, and not since when."""
         if self.tainted_since is not None and self.tainted_since <= step:
