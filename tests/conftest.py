@@ -24,6 +24,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 gc.set_threshold(20_000, 10, 10)
 """Looking for garbage took a tenth of the processor time of tests, most of it for what never is."""
 
+os.register_at_fork(after_in_child=gc.disable)
+"""A forked child takes away nothing that its parent left: some of it waits for threads, which are
+not there."""
+
 
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: no collection looks through it again."""

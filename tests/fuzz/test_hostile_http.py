@@ -190,6 +190,7 @@ class Answering:
         Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)  # which, unlike close(), ends the wait for one
         self._listening.close()
 
     def _accept(self) -> None:
@@ -273,7 +274,9 @@ def fetch(kept: Path, data: st.DataObject) -> None:
     which = data.draw(st.integers(0, 4))
     drawn: list[bytes] = []
     folder = kept / "step-2"
-    listing = Answering(folder, lambda _, head, body: b"")._told(b"GET /steps/latest HTTP/1.1")
+    asked = Answering(folder, lambda _, head, body: b"")
+    listing = asked._told(b"GET /steps/latest HTTP/1.1")
+    asked.close()
     model = (b"206 Partial Content", (folder / "model.safetensors").read_bytes())
     drawn.append(data.draw(answers(*(listing if which == 0 else model))))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.child_end import ended
 from support.refused_as import refused_as
 from support.transport import ACK, Packet, Run, parsing, send, write
 
@@ -94,13 +96,19 @@ def outcome(ring: FrameRing, table: FlowTable) -> tuple[bytes, bytes, bytes, int
 def parse_until_killed(ring: FrameRing, table: FlowTable, seed: int) -> None:
     """The child: never returns; leaves with 0 when the ring is empty. Dead milliseconds after the
     parser was opened, without a chance to act: on a busy machine that alone takes as long."""
-    dice = random.Random(seed)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    parser = Parser(ring, table)
-    signal.setitimer(signal.ITIMER_REAL, 1e-5 + dice.random() * 0.004)
-    while parser.parse(dice.choice([1, 3, 100, 256, 300, 2000])):
-        continue
-    os._exit(0)
+    code = 1
+    try:
+        dice = random.Random(seed)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        parser = Parser(ring, table)
+        signal.setitimer(signal.ITIMER_REAL, 1e-5 + dice.random() * 0.004)
+        while parser.parse(dice.choice([1, 3, 100, 256, 300, 2000])):
+            continue
+        code = 0
+    except BaseException:
+        (ring.path.parent / "words").write_text(traceback.format_exc())
+    finally:
+        os._exit(code)
 
 
 @pytest.mark.slow
@@ -123,8 +131,9 @@ def test_kills_at_random_instants_change_nothing(shm: Path, least: int) -> None:
             child = os.fork()
             if child == 0:
                 parse_until_killed(ring, table, dice.random())
-            _, status = os.waitpid(child, 0)
-            assert status in (0, signal.SIGALRM)
+            status = ended(child)
+            words = ring.path.parent / "words"
+            assert status in (0, signal.SIGALRM), words.exists() and words.read_text()
             kills += status == signal.SIGALRM
             header = table.handle.header
             rolled_back += bool(header.undo_used_bytes and header.undo_base_position == ring.parsed)
