@@ -205,12 +205,19 @@ def ledgers(ended: Path, data: st.DataObject) -> None:
 
 
 KINDS: tuple[Callable[[Path, st.DataObject], None], ...] = (
-    records,
     message,
     job_file,
     layout_of_ports,
     ledgers,
 )
+
+
+@pytest.mark.slow
+@settings(QUICK, max_examples=20)
+@given(data=st.data())
+def test_a_run_directory_is_told_or_refused(ended: Path, data: st.DataObject) -> None:
+    """Fewer examples than of the others: each goes through six verbs."""
+    records(ended, data)
 
 
 @pytest.mark.slow
@@ -225,7 +232,7 @@ def test_what_is_read_is_told_or_refused(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", (records, *KINDS), ids=lambda kind: kind.__name__)
 @settings(LONG)
 @given(data=st.data())
 def test_what_is_read_is_told_or_refused_at_length(

@@ -21,12 +21,20 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
+BY_DAY = {"window-5-staged": 7, "window-5-learned": 3, "window-16-learned": 3}
+"""Scenes of many stores: one in so many is tried; by night each."""
+
+
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.nightly if n in NIGHTLY else ()) for n in SCENES],
+    ("name", "every"),
+    [
+        *((name, BY_DAY.get(name, 1)) for name in SCENES if name not in NIGHTLY),
+        *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in (*NIGHTLY, *BY_DAY)),
+    ],
 )
-def test_killed_before_any_store_it_ends_alike(build: Path, name: str) -> None:
-    assert "Explored" in kill_points.run(build, "support.extract_kills", name)
+def test_killed_before_any_store_it_ends_alike(build: Path, name: str, every: int) -> None:
+    words = (name, "0", str(every))
+    assert "Explored" in kill_points.run(build, "support.extract_kills", *words, limit_s=390)
 
 
 @pytest.mark.nightly
@@ -36,7 +44,13 @@ def test_killed_twice_it_ends_alike(build: Path, name: str) -> None:
     assert "Explored" in kill_points.run(build, "support.extract_kills", *words, limit_s=390)
 
 
-@pytest.mark.parametrize(("large", "every"), [(False, 1), (True, 17)], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("large", "every"),
+    [
+        *((False, 5), (True, 61)),
+        *(pytest.param(*words, marks=pytest.mark.nightly) for words in ((False, 1), (True, 17))),
+    ],
+)
 def test_whatever_becomes_of_a_job_it_ends_alike(build: Path, large: bool, every: int) -> None:
     """Plans that are left, lost steps, full staging, queue pairs, the job's next life."""
     names = [name for name in FOLLOWED if (name in LARGE) == large]

@@ -94,11 +94,14 @@ def test_a_loss_in_the_start_up_is_told_as_that(tmp_path: Path) -> None:
     assert one.arguments["bytes"] == missing > 0
 
 
-def test_without_a_job_no_step_is_called_exact(traffic: SyntheticTraffic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [29, pytest.param(4, marks=pytest.mark.nightly)])
+def test_without_a_job_no_step_is_called_exact(
+    traffic: SyntheticTraffic, tmp_path: Path, every: int
+) -> None:
     """Nobody read what the steps are: even where each collective that was read is whole."""
     frames = traffic.frames_at_port(0)
     seen: set[str] = set()
-    for keep in range(len(frames) // 3, len(frames), 4):
+    for keep in range(len(frames) // 3, len(frames), every):
         dropped = {*range(keep), keep + 9}  # without the start-up no job is read
         reading = read_without(traffic, dropped, tmp_path / "late.pcap")
         assert reading.job is None

@@ -20,11 +20,13 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-def test_killed_before_any_store_it_ends_alike(build: Path) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+def test_killed_before_any_store_it_ends_alike(build: Path, every: int) -> None:
     """Once more at a store of every repetition: most of its first stores take back what the
     killed one left."""
     daily = [name for name in SCENES if name not in NIGHTLY]
-    said = kill_points.run(build, "support.parse_kills", ",".join(daily), "1", limit_s=390)
+    words = (",".join(daily), "1", str(every))
+    said = kill_points.run(build, "support.parse_kills", *words, limit_s=390)
     assert said.count("Explored") == len(daily)
 
 

@@ -181,7 +181,7 @@ def _all_is_true(seen: MergedView, truth: Truth) -> None:
         assert told == [collective.sha256 for collective in truth.gradients]
 
 
-@pytest.mark.parametrize("looks", [13, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("looks", [6, pytest.param(40, marks=pytest.mark.nightly)])
 def test_at_any_count_of_messages_it_is_the_true_job_or_none(
     captured: tuple[MergedView, Truth], looks: int
 ) -> None:
