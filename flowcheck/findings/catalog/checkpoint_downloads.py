@@ -136,6 +136,13 @@ NO_STEP_THERE = Entry(
     cause="The step is not there: it was removed by `keep_last`, or never saved.",
     remedy="Leave `--step` out for the newest, or list the folder for those that are there.",
 )
+DOUBTED_BY_SERVER = Entry(
+    "download.doubted_by_server",
+    "NOT proved exact: the server says of this step: {said}",
+    cause="An audit that failed, or copies that differed, came to light behind the save; the "
+    "server is of another release, whose words are not known here.",
+    remedy="Take an earlier step, or restore with the release of FlowCheck that the server has.",
+)
 OTHER_STEP = Entry(
     "download.other_step",
     "{url}: the server answered with step {step}, {asked} was requested",

@@ -17,6 +17,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
 from flowcheck.stages.job_state.differing_steps import saved_while_exact
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
@@ -42,6 +43,16 @@ def basis_of(
             found += saved_doubts_of(own, step)
             found += saved_while_exact(own, step, tainted)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
+
+
+def doubts_since_save(checkpoint: Path, step: Step) -> tuple[Finding, ...]:
+    """The same of a checkpoint's folder, without what its manifest says: of the run in whose
+    directory it lies, as far as that can be read."""
+    found: list[Finding] = []
+    for own in _runs_of(checkpoint, None):
+        with suppress(FlowCheckError, OSError):
+            found += doubts_behind_save(own, checkpoint, step)
+    return tuple(dict.fromkeys(found))
 
 
 def is_found_equal_by(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ def load(
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(url=where, token_file=token, authority=authority, step=step)
-        with checkpoint_of(source) as folder:
-            return _read(folder, step, form, refusals)
+        with checkpoint_of(source) as there:
+            return _read(there.folder, step, form, replace(refusals, doubts=there.doubts))
     chain = RunDir(Path(where))
     if not chain.config.is_file():
         return _read(chain.root, step, form, refusals)
@@ -64,13 +64,16 @@ class _Refusals:
     despite_audit: bool
     run: Path | None
     """The run directory that the caller names for a checkpoint that it saved."""
+    doubts: tuple[Finding, ...] = ()
+    """What the server from which the checkpoint was downloaded says against it."""
 
     def check(self, checkpoint: Path) -> None:
         """Raises StateError for an output of FlowCheck that is refused."""
         if not self.allow_tainted:
             refuse_tainted(checkpoint)
         manifest = load_manifest(checkpoint)
-        self.check_doubt(manifest.step, basis_of(checkpoint, manifest, self.run))
+        basis = (*self.doubts, *basis_of(checkpoint, manifest, self.run))
+        self.check_doubt(manifest.step, basis)
 
     def check_doubt(self, step: Step, basis: Sequence[Finding]) -> None:
         """basis: what the step rests on."""

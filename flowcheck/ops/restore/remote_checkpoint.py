@@ -8,10 +8,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import write_progress_bar
 from flowcheck.ops.json_option import asks_for_json
 from flowcheck.ops.restore.restore_request import StepSource
@@ -24,10 +26,19 @@ def is_url(where: object) -> bool:
     return isinstance(where, str) and "://" in where
 
 
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A checkpoint that was at a URL."""
+
+    folder: Path
+    doubts: tuple[Finding, ...]
+    """What came to light behind its save, as the server says."""
+
+
 @contextmanager
-def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> Iterator[Path]:
-    """Downloads and verifies the checkpoint at a URL, and yields its folder, which is deleted at
-    the end of the `with`.
+def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> Iterator[Downloaded]:
+    """Downloads and verifies the checkpoint at a URL, and yields it; its folder is deleted at the
+    end of the `with`.
 
     download_beside: the output made from the checkpoint; the download is on the same disk. None: it
     is in a temporary folder of this user. After an error the download stays, and the next call
@@ -52,9 +63,18 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
 
             which = "latest" if source.step is None else source.step
             by = None if source.authority is None else str(source.authority)
-            yield download_step(
-                url, which, folder, token, authority=by, moved=moved, said=print_line
+            doubts: list[Finding] = []
+            there = download_step(
+                url,
+                which,
+                folder,
+                token,
+                authority=by,
+                moved=moved,
+                said=print_line,
+                doubted=doubts.extend,
             )
+            yield Downloaded(there, tuple(doubts))
     except ConfigError:
         if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)

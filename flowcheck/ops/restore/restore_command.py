@@ -99,9 +99,10 @@ def _local_source(
         if source.job is not None:
             raise ConfigError("--job", source.job, URL_NAMES_JOB())
         output_of(request, protected=protected).check()
-        with checkpoint_of(source, download_beside=request.output) as folder:
-            where = f"{source.url.rstrip('/')}/{folder.name}"
-            yield replace(source, url=None, checkpoint=folder, shown_as=where)
+        with checkpoint_of(source, download_beside=request.output) as there:
+            where = f"{source.url.rstrip('/')}/{there.folder.name}"
+            own = replace(source, url=None, checkpoint=there.folder, shown_as=where)
+            yield replace(own, doubts=there.doubts)
         return
     if source.job is not None:
         if source.checkpoint is not None:

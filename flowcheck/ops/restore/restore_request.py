@@ -49,6 +49,8 @@ class StepSource:
     """True: a step may be given of which elements rest on bytes that never came."""
     shown_as: str | None = None
     """Name of the checkpoint's folder in messages; None: its path."""
+    doubts: tuple[Finding, ...] = ()
+    """What the server from which the checkpoint was downloaded says against it."""
 
     @property
     def is_run(self) -> bool:

@@ -10,6 +10,7 @@ from threading import Event
 from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_restores import NOT_A_FOLDER, SERVE_UNENCRYPTED, SERVE_WHAT
+from flowcheck.ops.restore.checkpoint_doubts import doubts_since_save
 from flowcheck.stages.checkpointing.serve_stage import catalogues_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
@@ -33,7 +34,8 @@ def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_
     assert checkpoints is not None
     if not checkpoints.is_dir():
         raise ConfigError("checkpoints", str(checkpoints), NOT_A_FOLDER())
-    return _serve(StepCatalog([checkpoints.resolve()]), config, as_json=as_json)
+    catalogue = StepCatalog([checkpoints.resolve()], doubts=doubts_since_save)
+    return _serve(catalogue, config, as_json=as_json)
 
 
 def _serve(

@@ -144,6 +144,8 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
         found = step_in_checkpoint(
             folder, source.step, source.shown_as, lazily=in_place, by=by, run=source.run
         )
+        for doubt in reversed(source.doubts):
+            found = _with_doubt(found, doubt)
         yield untainted(found, allowed=allowed)
         return
     assert chain is not None, "what is at a URL was fetched"
@@ -415,6 +417,10 @@ def _doubted(found: FoundStep, why: Finding | None, saved: Path, run: Path | Non
     """The step with the doubt that its past throws on it, unless an audit shows it."""
     if why is None or _is_shown(why, saved, run, found.snapshot.step):
         return found
+    return _with_doubt(found, why)
+
+
+def _with_doubt(found: FoundStep, why: Finding) -> FoundStep:
     own = found.stored_state
     if own is not None:
         own = replace(own, assumed=(why, *own.assumed))

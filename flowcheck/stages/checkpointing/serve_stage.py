@@ -5,18 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, ServeConfig
+from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import SERVED_AT
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.storage_target import local_path
 from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
@@ -36,7 +41,15 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
     staging = run.root / "serve"
     if own.staging is not None:  # shared with other runs, and other jobs
         staging = run.upload_staging_folder(own.staging).with_suffix(".serve")
-    return StepCatalog(unique, ReplicaSteps(run, None), staging, own.staged)
+    memory, doubts = ReplicaSteps(run, None), partial(_doubts, run)
+    return StepCatalog(unique, memory, staging, own.staged, doubts)
+
+
+def _doubts(run: RunDir, folder: Path, step: Step) -> tuple[Finding, ...]:
+    """Of a checkpoint that the run saved; none where the run's files cannot be read."""
+    with suppress(FlowCheckError, OSError):
+        return doubts_behind_save(run, folder, step)
+    return ()
 
 
 def catalogues_of(

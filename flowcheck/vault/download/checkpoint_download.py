@@ -11,6 +11,7 @@ from typing import Any
 
 from flowcheck.errors import StateError, naming_file
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files as check_tensors
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.state_digest import sha256_file
@@ -30,6 +31,8 @@ AT_ONCE = 4
 """Chunks fetched at a time. A choice: more uses more of the server's connections and memory."""
 ProgressCallback = Callable[[int, int], None]
 """Called with (bytes downloaded so far, bytes of the checkpoint)."""
+DoubtsCallback = Callable[[tuple[Finding, ...]], None]
+"""Called with what came to light behind the step's save, as the server says."""
 
 
 def download_step(
@@ -44,6 +47,7 @@ def download_step(
     at_once: int = AT_ONCE,
     moved: ProgressCallback = lambda *_: None,
     said: ReportRetry = lambda _: None,
+    doubted: DoubtsCallback = lambda _: None,
 ) -> Path:
     """Downloads a step to `into`/step-N and returns this folder, complete, on disk and verified by
     the sha256 of every file and every tensor. Chunks that an interrupted call downloaded are not
@@ -58,7 +62,9 @@ def download_step(
     """
     origin = open_source(url, token, options, timeout_s, authority)
     try:
-        return _whole(origin, step, into, _How(at_once, moved, RetryPolicy(origin.url, said)))
+        return _whole(
+            origin, step, into, _How(at_once, moved, RetryPolicy(origin.url, said), doubted)
+        )
     finally:
         origin.close()
 
@@ -68,10 +74,12 @@ class _How:
     at_once: int
     moved: ProgressCallback
     patience: RetryPolicy
+    doubted: DoubtsCallback
 
 
 def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> Path:
     offer: AvailableStep = how.patience.retry(lambda: origin.find(step))
+    how.doubted(offer.doubts)
     final = into / offer.name
     total = offer.listing.size_bytes
     if final.exists():

@@ -24,6 +24,8 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.findings.catalog import checkpoint_stores as stores
+from flowcheck.findings.catalog.file_audits import DOUBTED
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding, entries
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
@@ -62,6 +64,8 @@ REFUSAL_BYTES_MAX = 64 << 10
 """Most bytes of an answer with an error: a sentence in JSON. A choice that bounds memory."""
 SHOWN_MAX = 500
 """Most characters of a server's sentence that are shown. A choice of layout."""
+DOUBTS_MAX = 8
+"""Doubts of one step that are taken from a server. A choice: a single one makes it doubtful."""
 HEAD_S = 60.0
 """Seconds for the whole head of an answer; a server may need a while for it. A choice: longer
 delays the error."""
@@ -97,6 +101,7 @@ class _Step(msgspec.Struct):
     step: Step
     digest: str
     files: tuple[_File, ...]
+    doubts: tuple[Finding, ...] = ()
 
 
 class _Writing(msgspec.Struct):
@@ -124,6 +129,8 @@ class AvailableStep:
     name: str
     """Name of the step's folder."""
     listing: CheckpointListing
+    doubts: tuple[Finding, ...] = ()
+    """What came to light behind its save, as the server says; a store says nothing."""
 
 
 class DownloadSource(Protocol):
@@ -185,7 +192,8 @@ class HttpSource:
                 )
             if asked not in (LATEST, found.step):
                 raise StateError(downloads.OTHER_STEP(url=self.url, step=found.step, asked=asked))
-            return AvailableStep(checked_checkpoint_name(f"step-{found.step}", self.url), found)
+            name = checked_checkpoint_name(f"step-{found.step}", self.url)
+            return AvailableStep(name, found, _doubts_in_reply(told))
         raise StateError(
             downloads.NOT_WRITTEN_IN_TIME(url=self.url, step=step, seconds=round(WRITING_S))
         )
@@ -294,6 +302,17 @@ def _refusal_in_reply(body: bytes | None) -> Finding | str:
     if found is not None and found.code in entries() and len(str(found)) <= SHOWN_MAX:
         return found
     return printable(text)[:SHOWN_MAX]
+
+
+def _doubts_in_reply(told: _Step) -> tuple[Finding, ...]:
+    """Each doubt with a code that this release takes for one; the words of any other, since a
+    doubt that is not understood is still one. The server is not trusted: they are few and cut."""
+    return tuple(
+        one
+        if one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE) and len(str(one)) <= SHOWN_MAX
+        else downloads.DOUBTED_BY_SERVER(said=printable(str(one))[:SHOWN_MAX])
+        for one in told.doubts[:DOUBTS_MAX]
+    )
 
 
 def _answered(status: int, said: Finding | str) -> Finding:

@@ -8,7 +8,7 @@ the replica's memory is held only while the files are written.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Protocol
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.checkpoint_downloads import TOO_MANY_IN_MEMORY
-from flowcheck.findings.finding import plain_error_text
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
+from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -58,6 +59,11 @@ class StepBeingWritten:
     step: Step
 
 
+DoubtsOf = Callable[[Path, Step], tuple[Finding, ...]]
+"""(folder of a checkpoint, its step) to what came to light behind its save and makes it
+doubtful."""
+
+
 class StepCatalog:
     """The steps that clients can download, found again for each request."""
 
@@ -67,10 +73,11 @@ class StepCatalog:
         memory: MemorySteps | None = None,
         staging: Path | None = None,
         staged: int = 2,
+        doubts: DoubtsOf = lambda *_: (),
     ) -> None:
         """folders: contain checkpoints. memory: steps of a replica, if any. staging: folder for
         files of steps in memory; its content is deleted. staged: most steps in `staging`."""
-        self._folders, self._memory = folders, memory
+        self._folders, self._memory, self.doubts = folders, memory, doubts
         self._staging, self._most = staging, staged
         self.leases = ReadLeases()
         self._lock = Lock()
@@ -104,13 +111,18 @@ class StepCatalog:
         memory = self.in_memory() if busy < self._most else ()
         durable = self.durable()
         files = {**durable, **staged}
-        tainted = {step for step, one in files.items() if one.listing.tainted}
+        tainted = {step for step, one in files.items() if self._lacks_bytes(one)}
         if self._memory is not None:
             tainted |= self._memory.tainted()
         every = [*files, *memory]
         return max(
             (step for step in every if step not in tainted), default=max(every, default=None)
         )
+
+    def _lacks_bytes(self, one: ReadableStep) -> bool:
+        """By its manifest, or by what turned out behind it."""
+        late = self.doubts(one.folder, one.listing.step)
+        return one.listing.tainted or any(found.is_any_of(CALLED_EXACT_BEFORE) for found in late)
 
     def find(self, step: Step) -> ReadableStep | StepBeingWritten | None:
         """Looks for a step and starts to write it to files if it is only in memory. The caller

@@ -173,6 +173,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
 
     def _index(self) -> dict[str, Any]:
         durable, memory = self._catalogue.durable(), self._catalogue.in_memory()
+        doubts = self._catalogue.doubts
         steps = sorted({*durable, *memory})
         return {
             "latest": self._catalogue.newest(),
@@ -184,6 +185,9 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                     "in_memory": step in memory,
                     "bytes": durable[step].listing.size_bytes if step in durable else None,
                     "digest": durable[step].listing.digest if step in durable else None,
+                    "doubted": bool(doubts(durable[step].folder, step))
+                    if step in durable
+                    else None,
                 }
                 for step in steps
             ],
@@ -216,7 +220,9 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                 {"name": one.name, "bytes": one.size_bytes, "sha256": one.sha256}
                 for one in told.files
             ]
-            self._json(HTTPStatus.OK, {"step": told.step, "digest": told.digest, "files": files})
+            doubts = msgspec.to_builtins(self._catalogue.doubts(found.folder, told.step))
+            own = {"step": told.step, "digest": told.digest, "doubts": doubts}
+            self._json(HTTPStatus.OK, own | {"files": files})
             return
         file = next((one for one in told.files if one.name == name), None)
         if file is None:
