@@ -153,6 +153,13 @@ SAVE_FAILED = Entry(
 SAVED_AGAIN = Entry(
     "saving.saved_again", "{target} takes checkpoints again: {checkpoint} is durable"
 )
+SAVES_DOUBTED = Entry(
+    "saving.saves_doubted",
+    "{target}: {checkpoints} saved before that came to light are noted there as not proved exact",
+    cause="An audit failed, or copies of bytes differed, behind these saves.",
+    remedy="`flowcheck status{this_run!o}` tells which; `flowcheck base FILE{this_run!o}` ends the "
+    "doubt of later saves.",
+)
 NOTHING_MOVED = Entry(
     "saving.nothing_moved",
     "{target}: nothing moved for {seconds} s",

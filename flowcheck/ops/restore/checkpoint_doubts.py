@@ -1,20 +1,22 @@
 """What the audits of a run say of a checkpoint that it saved, and copies that differed later.
 
 A checkpoint states what was known when it was written. An audit that fails later, or a copy that
-turns out to differ, is written to the run alone: it reaches the checkpoint only where the run is
-known, by its name or because the checkpoint lies in it.
+turns out to differ, is written to the run, and by [persist] into the ledger beside the checkpoint:
+it reaches the checkpoint where one of them is known, the run by its name or because the checkpoint
+lies in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.replica.checkpoint_files.manifest import Manifest
+from flowcheck.replica.checkpoint_files.manifest import Manifest, load_manifest
 from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
 from flowcheck.stages.job_state.differing_steps import saved_while_exact
 from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
@@ -22,6 +24,8 @@ from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
+from flowcheck.vault.persist import checkpoint_ledger
+from flowcheck.vault.persist.local_folder import LocalFolder
 from flowcheck.vault.persist.storage_target import local_path
 
 
@@ -42,6 +46,8 @@ def basis_of(
         with suppress(FlowCheckError, OSError):
             found += saved_doubts_of(own, step)
             found += saved_while_exact(own, step, tainted)
+    if made is None or not made.tainted:
+        found += _noted_beside(checkpoint)
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 
@@ -51,8 +57,22 @@ def doubts_since_save(checkpoint: Path, step: Step) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for own in _runs_of(checkpoint, None):
         with suppress(FlowCheckError, OSError):
-            found += doubts_behind_save(own, checkpoint, step)
+            found += doubts_behind_save(own, step, partial(load_manifest, checkpoint))
+    found += _noted_beside(checkpoint)
     return tuple(dict.fromkeys(found))
+
+
+def _noted_beside(checkpoint: Path) -> tuple[Finding, ...]:
+    """What the ledger of the folder of checkpoints says, in which the run noted it."""
+    with suppress(FlowCheckError, OSError):
+        folder = checkpoint.absolute().parent
+        ledger = checkpoint_ledger.decode(
+            LocalFolder(folder).read(checkpoint_ledger.LEDGER), str(folder)
+        )
+        entry = ledger.entry(checkpoint.name)
+        if entry is not None and entry.digest == load_manifest(checkpoint).digest:
+            return checkpoint_ledger.doubts_from_elsewhere(entry.doubts)
+    return ()
 
 
 def is_found_equal_by(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
@@ -16,6 +17,7 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
@@ -64,18 +66,21 @@ def _saved(
     if durable is None or durable.step != wanted or saver.unfinished():
         say(STEP_IS_SAVED(step=wanted, target=config.target))
     while True:
-        found = _watched(saver, config, wanted)
+        found = _watched(saver, config, run, wanted)
         if found.step == wanted:
             return found
 
 
-def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> LedgerEntry:
-    """Runs `Saver.save` in a thread, and gives it up where nothing moves any more."""
+def _watched(saver: Saver, config: PersistConfig, run: RunDir, wanted: Step) -> LedgerEntry:
+    """Runs `Saver.save` in a thread, and gives it up where nothing moves any more. What came to
+    light about earlier saves is noted at the target with it."""
     made: list[LedgerEntry | BaseException] = []
 
     def save() -> None:
         try:
-            made.append(saver.save(wanted))
+            entry = saver.save(wanted)
+            saver.note_doubts(partial(doubts_behind_save, run))
+            made.append(entry)
         except BaseException as error:
             made.append(error)
 

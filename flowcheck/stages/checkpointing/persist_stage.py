@@ -10,14 +10,21 @@ import os
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.catalog.chain_processes import NOTHING_MOVED, SAVE_FAILED, SAVED_AGAIN
+from flowcheck.findings.catalog.chain_processes import (
+    NOTHING_MOVED,
+    SAVE_FAILED,
+    SAVED_AGAIN,
+    SAVES_DOUBTED,
+)
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
@@ -64,6 +71,10 @@ class PersistService:
         self._next_s = 0.0
         self._asked = False
         """Whether the target was read for what is durable there."""
+        self._doubts_noted: tuple[object, ...] = ()
+        """Sizes of the run's records of doubts when the target learned of them."""
+        self._doubted: tuple[str, ...] = ()
+        """Saves that the save in progress noted as doubtful."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -90,7 +101,8 @@ class PersistService:
         step = self._schedule.due(held, last, now - self._began_s)
         if step is None and self._reported.attempts and held and held[-1] > 0:
             step = held[-1]  # what failed is still owed
-        if step is not None or (not self._asked and held):
+        owed = not self._asked or self._doubts_noted != self._records_of_doubts()
+        if step is not None or (owed and held):
             self._begin(step)
         return 0
 
@@ -119,11 +131,24 @@ class PersistService:
                     self._saved = saver.save(Step(0))
             else:
                 self._saved = saver.save(step)
+            seen = self._records_of_doubts()
+            if self._doubts_noted != seen:
+                self._doubted = saver.note_doubts(partial(doubts_behind_save, self._run))
+                self._doubts_noted = seen
         except FlowCheckError as error:
             self._failed = error.finding
         except Exception as error:
             kind = type(error).__name__
             self._failed = ERROR_TEXT(text=plain_error_text(error), kind=kind)
+
+    def _records_of_doubts(self) -> tuple[object, ...]:
+        """Changes with each line that can put a save in doubt, or end a doubt."""
+        found = []
+        for path in (self._run.audits, self._run.differing):
+            with suppress(OSError):
+                told = path.stat()
+                found.append((path.name, told.st_ino, told.st_size, told.st_mtime_ns))
+        return tuple(found)
 
     def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
         self._reported.phase, self._reported.step, self._reported.total_bytes = (
@@ -161,6 +186,9 @@ class PersistService:
                     told.count += 1
                     told.took_s = time.monotonic() - self._began_s
                     self._report_saved(saved, told.took_s)
+                if self._doubted:
+                    self._say(SAVES_DOUBTED(target=told.target, checkpoints=self._doubted))
+                    self._doubted = ()
                 if told.attempts:
                     self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
             told.error, told.attempts, told.next_try_s = None, 0, 0.0

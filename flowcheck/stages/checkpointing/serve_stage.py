@@ -16,6 +16,7 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import SERVED_AT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
@@ -48,7 +49,7 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
 def _doubts(run: RunDir, folder: Path, step: Step) -> tuple[Finding, ...]:
     """Of a checkpoint that the run saved; none where the run's files cannot be read."""
     with suppress(FlowCheckError, OSError):
-        return doubts_behind_save(run, folder, step)
+        return doubts_behind_save(run, step, partial(load_manifest, folder))
     return ()
 
 

@@ -24,8 +24,6 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.findings.catalog import checkpoint_stores as stores
-from flowcheck.findings.catalog.file_audits import DOUBTED
-from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding, entries
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
@@ -64,8 +62,6 @@ REFUSAL_BYTES_MAX = 64 << 10
 """Most bytes of an answer with an error: a sentence in JSON. A choice that bounds memory."""
 SHOWN_MAX = 500
 """Most characters of a server's sentence that are shown. A choice of layout."""
-DOUBTS_MAX = 8
-"""Doubts of one step that are taken from a server. A choice: a single one makes it doubtful."""
 HEAD_S = 60.0
 """Seconds for the whole head of an answer; a server may need a while for it. A choice: longer
 delays the error."""
@@ -130,7 +126,7 @@ class AvailableStep:
     """Name of the step's folder."""
     listing: CheckpointListing
     doubts: tuple[Finding, ...] = ()
-    """What came to light behind its save, as the server says; a store says nothing."""
+    """What came to light behind its save, as the server or the store's ledger says."""
 
 
 class DownloadSource(Protocol):
@@ -193,7 +189,7 @@ class HttpSource:
             if asked not in (LATEST, found.step):
                 raise StateError(downloads.OTHER_STEP(url=self.url, step=found.step, asked=asked))
             name = checked_checkpoint_name(f"step-{found.step}", self.url)
-            return AvailableStep(name, found, _doubts_in_reply(told))
+            return AvailableStep(name, found, checkpoint_ledger.doubts_from_elsewhere(told.doubts))
         raise StateError(
             downloads.NOT_WRITTEN_IN_TIME(url=self.url, step=step, seconds=round(WRITING_S))
         )
@@ -304,17 +300,6 @@ def _refusal_in_reply(body: bytes | None) -> Finding | str:
     return printable(text)[:SHOWN_MAX]
 
 
-def _doubts_in_reply(told: _Step) -> tuple[Finding, ...]:
-    """Each doubt with a code that this release takes for one; the words of any other, since a
-    doubt that is not understood is still one. The server is not trusted: they are few and cut."""
-    return tuple(
-        one
-        if one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE) and len(str(one)) <= SHOWN_MAX
-        else downloads.DOUBTED_BY_SERVER(said=printable(str(one))[:SHOWN_MAX])
-        for one in told.doubts[:DOUBTS_MAX]
-    )
-
-
 def _answered(status: int, said: Finding | str) -> Finding:
     if not said:
         return downloads.SERVER_STATUS(status)
@@ -381,7 +366,15 @@ class ObjectStoreSource:
             raise StateError(
                 downloads.STEP_OF_NAME(url=self.url, name=name, step=found.step, digest=digest)
             )
-        return AvailableStep(name, found)
+        return AvailableStep(name, found, self._doubts_of(name, found.digest))
+
+    def _doubts_of(self, name: str, digest: str) -> tuple[Finding, ...]:
+        """By the ledger; none where it cannot be read: the checkpoint itself is whole."""
+        with suppress(StateError):
+            entry = self._ledger().entry(name)
+            if entry is not None and entry.digest == digest:
+                return checkpoint_ledger.doubts_from_elsewhere(entry.doubts)
+        return ()
 
     def _name(self, step: Step | str) -> str:
         if step == LATEST:
@@ -389,11 +382,12 @@ class ObjectStoreSource:
             if told is None:
                 raise StateError(downloads.NOTHING_DURABLE(url=self.url, latest=LATEST))
             return latest_name(told, f"{self.url}/{LATEST}")
-        known = checkpoint_ledger.decode(
-            self._cat(checkpoint_ledger.LEDGER), f"{self.url}/{checkpoint_ledger.LEDGER}"
-        ).entries
-        own = [entry.name for entry in known if entry.step == step]
+        own = [entry.name for entry in self._ledger().entries if entry.step == step]
         return own[-1] if own else checked_checkpoint_name(f"step-{step}", self.url)
+
+    def _ledger(self) -> checkpoint_ledger.Ledger:
+        where = checkpoint_ledger.LEDGER
+        return checkpoint_ledger.decode(self._cat(where), f"{self.url}/{where}")
 
     def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
         if not size:

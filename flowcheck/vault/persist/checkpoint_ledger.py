@@ -13,10 +13,16 @@ After a kill at any time, the next process sees in the ledger how far the killed
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
+from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER
+from flowcheck.findings.catalog.file_audits import DOUBTED
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,
@@ -24,8 +30,15 @@ from flowcheck.untrusted_paths import (
     step_in_name,
     step_number,
 )
+from flowcheck.untrusted_text import printable
 
 LEDGER = "checkpoints.json"
+
+
+DOUBTS_MAX = 8
+"""Doubts of one step that are taken from elsewhere. A choice: a single one makes it doubtful."""
+WORDS_MAX = 500
+"""Most characters of one that are shown. A choice of layout."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +55,13 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the run that saved the checkpoint. Only this run deletes it."""
     tainted: bool = False
     """Elements of it rest on bytes that no mirror brought."""
+    doubts: tuple[Finding, ...] = ()
+    """What came to light behind its save, where the run could still write it here."""
+
+    @property
+    def lacks_bytes(self) -> bool:
+        """By its manifest, or by what turned out behind it."""
+        return self.tainted or any(one.is_any_of(CALLED_EXACT_BEFORE) for one in self.doubts)
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +95,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self, name: str) -> LedgerEntry | None:
         return next((one for one in self.entries if one.name == name), None)
+
+    def with_doubts(self, told: Mapping[str, tuple[Finding, ...]]) -> Ledger:
+        """told: {name: all doubts in that checkpoint}; others keep theirs."""
+        entries = tuple(
+            msgspec.structs.replace(one, doubts=told.get(one.name, one.doubts))
+            for one in self.entries
+        )
+        return msgspec.structs.replace(self, entries=entries)
 
     def with_leaving(self, names: tuple[str, ...]) -> Ledger:
         """Moves names from the entries to `leaving`, before their files are deleted."""
@@ -118,3 +146,14 @@ def _check_names(ledger: Ledger, where: str) -> None:
         if step_in_name(name) != step or not entry.digest.startswith(digest_in_name(name)):
             told = stores.LEDGER_STEP(ledger=where, name=name, step=step, digest=repr(entry.digest))
             raise StateError(told)
+
+
+def doubts_from_elsewhere(told: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The doubts that a server or a ledger names, of which neither is trusted: few, and their words
+    cut. One that this release does not take for a doubt is still one, by its words."""
+    return tuple(
+        one
+        if one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE) and len(str(one)) <= WORDS_MAX
+        else DOUBTED_BY_SERVER(said=printable(str(one))[:WORDS_MAX])
+        for one in told[:DOUBTS_MAX]
+    )

@@ -17,15 +17,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.config import PersistConfig
 from flowcheck.errors import FlowCheckError, StateError, naming_file
+from flowcheck.findings.finding import Finding
 from flowcheck.private_files import make_folder
-from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
-from flowcheck.replica.checkpoint_files.manifest import MANIFEST
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, latest_name
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, Manifest, decode_manifest
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist import checkpoint_ledger as ledgers
 from flowcheck.vault.persist.checkpoint_ledger import LEDGER, Ledger, LedgerEntry
@@ -40,6 +42,9 @@ from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.save_schedule import deletable_checkpoints
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
+
+DoubtsOf = Callable[[Step, Callable[[], Manifest]], tuple[Finding, ...]]
+"""(step, what reads the manifest of its checkpoint) to what came to light behind its save."""
 
 
 class StepToSave(Protocol):
@@ -96,6 +101,30 @@ class Saver:
         durable checkpoint of this run; None: there is none."""
         self._cleaned(self._ledger())
         return self.durable()
+
+    def note_doubts(self, doubts_of: DoubtsOf) -> tuple[str, ...]:
+        """Writes into the ledger what came to light behind the saves of this run, so that whoever
+        reads the target learns it without the run. `latest` names one of which no copies differed,
+        where there is one. Returns the names of checkpoints that are in doubt since this call.
+        Raises StateError or OSError."""
+        ledger = self._ledger()
+        own = ledger.of(self._source.name)
+        told = {one.name: doubts_of(one.step, partial(self._manifest, one.name)) for one in own}
+        fresh = tuple(one.name for one in own if told[one.name] and not one.doubts)
+        noted = ledger.with_doubts(told)
+        if noted != ledger:
+            self._noted(noted)
+        exact = [one for one in noted.of(self._source.name) if not one.lacks_bytes]
+        if any(told.values()) and exact:
+            named = latest_name(self._place.read(LATEST) or b"", self._place.url)
+            entry = noted.entry(named)
+            if entry is not None and entry.run == self._source.name and entry.lacks_bytes:
+                self._place.write(LATEST, f"{exact[-1].name}\n".encode())
+        return fresh
+
+    def _manifest(self, name: str) -> Manifest:
+        text = self._place.read(f"{name}/{MANIFEST}")
+        return decode_manifest(text or b"", f"{self._place.url}/{name}/{MANIFEST}")
 
     def unfinished(self) -> bool:
         """Whether a checkpoint was partly sent. `save` then sends the rest of this checkpoint,
@@ -186,8 +215,8 @@ class Saver:
         """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints. While
         there is one without tainted elements, `latest` names the newest such, and it stays."""
         own = ledger.of(self._source.name)
-        exact = [one for one in own if not one.tainted]
-        if not entry.tainted or not exact:
+        exact = [one for one in own if not one.lacks_bytes]
+        if not entry.lacks_bytes or not exact:
             self._place.write(LATEST, f"{entry.name}\n".encode())
         steps = [one.step for one in own]
         gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
