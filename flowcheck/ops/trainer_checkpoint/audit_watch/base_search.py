@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -83,6 +84,7 @@ NOT_YET = (
     REPLAY_HAS_ENDED,
     REPLAY_WAS_KILLED,
     REQUEST_WITHDRAWN,
+    STATE_KNOWN,
     STILL_TAKEN,
 )
 """Refusals that say nothing about the files."""
@@ -127,6 +129,8 @@ class BaseSearch:
         self._attempts: Counter[str] = Counter()
         """Attempts at the files of a series of names."""
         self._told: dict[Key, Finding] = {}
+        self._logs: dict[Path, tuple[int, int, int]] = {}
+        """What was logged in this look, by run directory."""
         self._free_s = 0.0
         """Time of the next attempt, by the monotonic clock."""
 
@@ -151,6 +155,7 @@ class BaseSearch:
         self._heads = {key: self._heads[key] for key in keys}
         self._told = {key: why for key, why in self._told.items() if key in keys}
         self._pairs = {key: one for key, one in self._pairs.items() if keys.issuperset(key)}
+        self._logs.clear()
         if now_s < self._free_s and not last:
             return None
         due = [pair for pair in self._pairs_of(files) if self._is_due(pair, last=last)]
@@ -187,12 +192,13 @@ class BaseSearch:
 
     def changes(self, files: Sequence[MayBeBase]) -> list[AuditedFile]:
         """A line for each file that waits for something else than it was told to wait for."""
-        first = {_key(pair.first.one): pair for pair in self._pairs_of(files)}
+        pairs = [pair for pair in self._pairs_of(files) if not pair.refused]
+        first = {_key(pair.first.one): pair for pair in pairs}
         lines = []
         for one in files:
             pair = first.get(_key(one.one))
             why = BASE_AWAITS_LATER()
-            if pair is not None and not pair.refused:
+            if pair is not None:
                 why = pair.why or BASE_AWAITS_LOG(later=pair.later.one.path)
             if self._told.get(_key(one.one)) != why:
                 self._told[_key(one.one)] = why
@@ -226,7 +232,7 @@ class BaseSearch:
         known = isinstance(error, FlowCheckError)
         why = file_error_of(error, first.one.path)
         reasons = tuple(_reasons_of(why))
-        if not known or any(one.is_any_of(*NOT_YET) for one in reasons):
+        if not known or not reasons or any(one.is_any_of(*NOT_YET) for one in reasons):
             pair.why = BASE_DELAYED(later=later.one.path, why=why)
             return []
         pair.attempts += 1
@@ -288,7 +294,10 @@ class BaseSearch:
         return tuple(found)
 
     def _logged(self, pair: _Pair) -> Logged:
-        return tuple(_log_of(run) for run in pair.first.runs)
+        for run in pair.first.runs:
+            if run.root not in self._logs:
+                self._logs[run.root] = _log_of(run)
+        return tuple(self._logs[run.root] for run in pair.first.runs)
 
     def _line(
         self, one: MayBeBase, why: Finding, outcome: FileOutcome = FileOutcome.NOT_COMPARED
@@ -297,10 +306,14 @@ class BaseSearch:
         return msgspec.structs.replace(line, job=one.job)
 
     def _series(self, one: MayBeBase) -> str:
-        """What the names of one rank's files of all steps have in common."""
-        name = str(one.one.path.relative_to(self._folder))
-        without_step, found = STEP_IN_NAME.subn("#", name)
-        return _EPOCH.sub("#", without_step) if found else re.sub(r"\d+", "#", name)
+        return _series_of(str(one.one.path.relative_to(self._folder)))
+
+
+@lru_cache(maxsize=4 * FILES_MAX)
+def _series_of(name: str) -> str:
+    """What the names of one rank's files of all steps have in common."""
+    without_step, found = STEP_IN_NAME.subn("#", name)
+    return _EPOCH.sub("#", without_step) if found else re.sub(r"\d+", "#", name)
 
 
 def _key(one: Candidate) -> Key:
