@@ -131,8 +131,9 @@ def plan_loss(
     A step that no copy repairs stops the replica where its optimizer needs all gradients at once,
     as with clipping by a norm, until the trainer's next checkpoint (--checkpoint-every). With
     --heal the plan also says how long lost elements stay tainted under rules that step each element
-    by itself. The figures are for the packets of the model, or of the given number of bytes, and
-    computed exactly; --simulate checks them by drawing packets.
+    by itself, until a checkpoint or a hook (--hook-delay) heals them. The figures are for the
+    packets of the model, or of the given number of bytes, and computed exactly; --simulate checks
+    them by drawing packets.
 
     With rates of the ring it tells whether a burst overflows it. That is a bound, no probability.
 
@@ -162,7 +163,7 @@ def plan_loss(
     drop_for_user_code(None if job else model, job=job, picture=svg)
     if links is not None and copies is not None:
         raise ConfigError("--copies", copies, COPIES_OR_LINKS())
-    if heal and checkpoint_every is None:
+    if heal and checkpoint_every is None and hook_delay is None:
         raise ConfigError("--checkpoint-every", None, NEEDED_BY("--heal"))
     if hook_delay is not None and not heal:
         raise ConfigError("--hook-delay", hook_delay, NEEDS_OPTION("--heal"))
@@ -189,8 +190,9 @@ def plan_loss(
         ring_slots=ring_slots, line_gbps=line_gbps, drain_gbps=drain_gbps, burst_bytes=burst_bytes
     )
     # What every plan asks is refused where it is wrong, also where nothing is healed.
+    states_none = checkpoint_every is None and hook_delay is None
     healing = Healing(
-        checkpoint_every=1 if checkpoint_every is None else checkpoint_every,
+        checkpoint_every=1 if states_none else checkpoint_every,
         heal_delay=heal_delay,
         hook_delay=hook_delay,
         hook_success=hook_success,
@@ -211,7 +213,7 @@ def plan_loss(
         ),
         rings=rings,
         step_s=step_seconds,
-        healing=None if checkpoint_every is None else healing,
+        healing=None if states_none else healing,
         heals=heal,
         state_bytes=state_bytes,
         clip_norm=clip_norm or facts.clip_norm,

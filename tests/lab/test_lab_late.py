@@ -29,10 +29,11 @@ SLOW = ("--accumulate", "24")
         (["--join-at", "6", "--steps", "140"], ["--clip", "1"]),
         (["--join-at", "6", "--steps", "140", "--protocol", "Simple"], ["--bucket-mb", "0.05"]),
         (["--leave-at", "6", "--join-at", "9", "--steps", "160", "--protocol", "LL128"], []),
+        (["--join-at", "6", "--steps", "140", "--save-every", "10"], ["--clip", "1"]),
         (["--gap-at", "15", "--steps", "120", "--protocol", "Simple"], ["--clip", "1"]),
         (["--gap-at", "10", "--steps", "60", "--hosts", "3"], ["--metric-every", "4"]),
     ],
-    ids=["new", "new-buckets", "back", "gap", "gap-three"],
+    ids=["new", "new-buckets", "back", "watched", "gap", "gap-three"],
 )
 def test_followed_on_a_checkpoint_of_the_trainers(
     tmp_path: Path, options: list[str], script: list[str]

@@ -14,8 +14,13 @@ import torch
 from support.persisting import learn, replica_of, run_with_replica
 
 from flowcheck.findings.catalog import base_checkpoints as findings
+from flowcheck.ops.trainer_checkpoint.audit_watch import job_of_file
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import look_at
-from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import NotYet, audit_file
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import (
+    MayBeBase,
+    NotYet,
+    audit_file,
+)
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -117,3 +122,24 @@ def test_nothing_is_guessed_of_a_file_whose_job_nothing_tells(jobs: Jobs) -> Non
     late = jobs.audit("step-4.pt", 2, 4)
     assert isinstance(late, NotYet) and late.run is not None
     assert late.run.root == jobs.own(2).root, "it is no step of the other's"
+
+
+def test_a_file_whose_job_nothing_tells_may_be_the_base_of_each_that_has_none(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without: list[int] = [1, 2]
+    roots = {jobs.own(job).root: job for job in STEPS}
+    monkeypatch.setattr(job_of_file, "awaits_base", lambda run: roots[run.root] in without)
+
+    def of(told: Any) -> tuple[list[int], int | None]:
+        assert isinstance(told, MayBeBase), told
+        return [roots[run.root] for run in told.runs], told.job
+
+    assert of(jobs.audit("step-6.pt", 2, LATER)) == ([1, 2], None)
+    without.remove(1)
+    assert of(jobs.audit("step-6.pt", 2, LATER)) == ([2], None)
+    told = jobs.audit("one-step-5.pt", 1, 5)
+    assert (told.outcome, told.job) == (FileOutcome.EQUAL, 1), "it has the state to compare with"
+    early = jobs.audit("one-step-6.pt", 1, LATER)
+    assert isinstance(early, NotYet) and early.run is not None
+    assert early.run.root == jobs.own(1).root, "its name tells"

@@ -540,6 +540,20 @@ def test_a_plan_of_healing_says_what_of_it_is_one(tmp_path: Path) -> None:
         assert ys == sorted(ys), "the more loss, the fewer exact steps"
 
 
+def test_a_hook_alone_heals() -> None:
+    """The share of exact steps is that of a plan with files that come too late to heal anything;
+    and simulated losses agree."""
+    words = (*SIZE, "--links", 2, "--switch-loss", 1e-5, "--heal", "--hook-delay", 5)
+    code, said = planned(*words, "--simulate", 3000)
+    assert code == 0 and "DIFFERS" not in said and "checkpoint file" not in said
+    alone = json.loads(planned(*words, "--json")[1])["chosen"]
+    never = ("--checkpoint-every", 1_000_000, "--heal-delay", 100)
+    both = json.loads(planned(*words, *never, "--json")[1])["chosen"]
+    assert alone["taint"]["exact_share"] == pytest.approx(both["taint"]["exact_share"], rel=1e-9)
+    assert (alone["taint"]["wait_steps"], alone["taint"]["checkpoint_day"]) == (5, 0)
+    assert alone["whole_rule"]["kept_share"] is None, "a hook is no help to a rule over all"
+
+
 @pytest.mark.parametrize("every", [1, 7, 100])
 def test_a_rule_over_all_gradients_goes_on_with_the_next_checkpoint(every: int) -> None:
     """Played out: a step is lost or not, and a checkpoint begins the replica anew."""
@@ -615,6 +629,10 @@ def test_a_model_tells_its_buckets(tmp_path: Path) -> None:
         ((*SIZE, "--rings", "0"), "--rings"),
         ((*SIZE, "--step-seconds", "0"), "--step-seconds"),
         ((*SIZE, "--heal"), "--checkpoint-every"),
+        (
+            (*SIZE, "--heal", "--hook-delay", "1", "--hook-success", "0.9"),
+            "--checkpoint-every",
+        ),
         ((*SIZE, "--hook-delay", "1"), "--hook-delay"),
         ((*SIZE, "--checkpoint-every", "0"), "--checkpoint-every"),
         ((*SIZE, "--heal-delay", "-1"), "--heal-delay"),

@@ -155,6 +155,49 @@ NO_PLACE = Entry(
     "compare `[optimizer]` with the script.",
 )
 
+# A base among the files of a watched folder.
+BASE_OF_FOLDER = Entry(
+    "base.of_folder", "{file} of step {step}, from the watched folder, is the base: {how}"
+)
+NO_FILE_FOR_BASE = Entry(
+    "base.no_file_in_folder", "{folder} is watched for the base: no file has come yet"
+)
+SEARCHED_IN_FOLDER = Entry("base.searched_in_folder", "the watch for the base: {file}: {why}")
+BASE_AWAITS_LATER = Entry(
+    "base.awaits_later_file",
+    "the job has no base yet: waits for a second file, of a later step, that shows which of the "
+    "logged steps follow this one",
+)
+BASE_AWAITS_LOG = Entry(
+    "base.awaits_log",
+    "may be the base: waits until {later} can be tried as the second file, when all that was "
+    "captured before it is read",
+)
+BASE_TRIED = Entry(
+    "base.tried_so_far",
+    "not shown to be the base so far, by {later}: {why}; it is tried again when more steps are "
+    "logged",
+)
+BASE_DELAYED = Entry(
+    "base.delayed",
+    "may be the base, by {later}, but cannot be given now and is tried again: {why}",
+)
+NOT_THE_BASE = Entry("base.not_the_base", "not shown to be the base, by {later}: {why}")
+LOG_BEGINS_BEHIND = Entry(
+    "base.log_begins_behind",
+    "the log begins behind step {step}: it held {logged} steps when all that was captured before "
+    "{later} was read, and {needed} lie between the two files",
+)
+BASE_NOT_TRIED = Entry(
+    "base.not_tried", "was not tried as the base: {files} newer files came before its turn"
+)
+BASE_STILL_MISSING = Entry(
+    "base.still_missing",
+    "the watch ended before the job had its base: {why}",
+    remedy="The next watch of the folder goes on with the file; `flowcheck base FILE --then "
+    "LATER{this_run!o}` gives it by hand.",
+)
+
 # A checkpoint that replaces a step of the replica.
 NOTHING_TO_REPLACE = Entry(
     "base.nothing_to_replace",

@@ -172,14 +172,14 @@ BASE_MISSING_LOGGED = Entry(
     "the job was joined midstream; its steps {first} to {last} since then are logged and wait "
     "for a base",
     remedy="Give two checkpoints that the trainer wrote since then: `flowcheck base FILE --then "
-    "LATER{this_run!o}`.",
+    "LATER{this_run!o}`; `[audit] folder` gives them by itself.",
 )
 BASE_MISSING_NONE_LOGGED = Entry(
     "health.base_missing_none_logged",
     "the job was joined midstream; nothing is logged yet, and its state is unknown until a base "
     "is given",
     remedy="Give two checkpoints that the trainer writes from now on: `flowcheck base FILE --then "
-    "LATER{this_run!o}`.",
+    "LATER{this_run!o}`; `[audit] folder` gives them by itself.",
 )
 STAYS_FOR_BASE = Entry("health.stays_for_base", "the replica stays at step {step}; {base}")
 STAYS_BEFORE_LOST = Entry(

@@ -120,6 +120,7 @@ STEP_NOT_REACHED_YET = Entry(
     cause="The replica is behind, has stopped, or the file is of another job.",
     remedy="`flowcheck status{this_run!o}` shows where the replica is and why.",
 )
+STEP_AHEAD = Entry("audit.step_ahead", "is of step {step}; the replica is at step {at}")
 FILE_SKIPPED = Entry("audit.file_skipped", "{file}: {why}")
 KILLED_THE_WATCH = Entry(
     "audit.killed_the_watch",

@@ -110,6 +110,13 @@ HEALED_WHOLE = Entry(
     "a checkpoint file of the trainer makes all elements exact again, and the gradients of the "
     "steps since are still there",
 )
+HEALED_BY_HOOK = Entry(
+    "plan_loss.healed_by_hook",
+    "the optimizer steps each element by itself, and the hook answers each request with exact "
+    "values",
+    remedy="`[hook]` asks the trainer; `--hook-success` with `--checkpoint-every` plans answers "
+    "that fail.",
+)
 SEVERAL_RINGS = Entry(
     "plan_loss.several_rings",
     "{rings} rings, each with mirrors of its own; a step needs all of them",

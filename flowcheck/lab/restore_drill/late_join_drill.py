@@ -26,6 +26,7 @@ from flowcheck.lab.job_run.torchrun_trainers import Trainers
 from flowcheck.lab.job_run.training_script import checkpoints_by_step
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
 from flowcheck.lab.restore_drill.kill_restore_drill import LOOK_S, KillRestoreDrill
+from flowcheck.stages.job_state.audited_files import FileOutcome, last_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 from flowcheck.step_numbers import Step
@@ -36,6 +37,9 @@ time only makes the drill longer."""
 LOGGED_LIMIT_S = 120.0
 """Seconds until the steps between two checkpoints must be logged. A choice: a longer limit delays
 the error, a shorter one fails on a busy machine."""
+WATCH_LIMIT_S = 15.0
+"""Seconds for the watch of the saves to find the base after the trainers' end. A choice: longer
+delays the error, shorter fails on a busy machine."""
 
 
 class LateJoinDrill(KillRestoreDrill):
@@ -84,7 +88,10 @@ class LateJoinDrill(KillRestoreDrill):
         self._display.print_line(f"capture was down for {GAP_S:g} s and more")
 
     def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
-        """Of the trainer's checkpoints behind what is seen now the first that will do."""
+        """Of the trainer's checkpoints behind what is seen now the first that will do. With
+        `save_every` the chain watches them, and takes it by itself."""
+        if self._plan.save_every is not None:
+            return self._await_base(trainers, outcome)
         deadline_s = time.monotonic() + LOGGED_LIMIT_S
         behind = trainers.step()
         why: Finding = NOTHING_LOGGED()
@@ -104,6 +111,26 @@ class LateJoinDrill(KillRestoreDrill):
                 break
             Event().wait(LOOK_S)
         raise FlowCheckError(NO_BASE(why))
+
+    def _await_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
+        """Until the watch of the folder has given the chain a base."""
+        run, known, ended = RunDir(self._plan.run), len(outcome.bases), False
+        deadline_s = time.monotonic() + LOGGED_LIMIT_S
+        while time.monotonic() < deadline_s:
+            given = [one for one in last_lines(run) if one.outcome is FileOutcome.BASE]
+            if len(given) > known:
+                base = given[-1]
+                assert base.step is not None
+                outcome.bases.append(base.step)
+                self._display.print_line(
+                    f"the watch gave {Path(base.file).name} as the base: {base.why[0]}"
+                )
+                return
+            if not ended and trainers.ended():
+                ended, deadline_s = True, time.monotonic() + WATCH_LIMIT_S
+            Event().wait(LOOK_S)
+        why = [one.why[0] for one in last_lines(run) if one.why]
+        raise FlowCheckError(NO_BASE(why[-1] if why else NOTHING_LOGGED()))
 
     def _pairs(self, behind: Step) -> list[tuple[Step, Path, Path]]:
         """(step of the first, its file, the next file) of checkpoints of later steps, in order."""

@@ -214,6 +214,8 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
     if job.awaits_base and not over:
         base = base_missing(job)
         yield escape(str(base)), base
+    for one in job.base_search:
+        yield f"  {escape(str(one))}", one
     if job.addresses:
         yield f"job on {', '.join(job.addresses)}", None
     if job.step is not None:

@@ -11,6 +11,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.packet_loss_plan import (
     COPIES_INDEPENDENT,
     FOREIGN_LOSS,
+    HEALED_BY_HOOK,
     HEALED_WHOLE,
     ONE_ALL_REDUCE,
     PACKETS_INDEPENDENT,
@@ -56,7 +57,8 @@ class LossSettings(msgspec.Struct, frozen=True, kw_only=True):
     rings: int
     step_s: float
     healing: Healing | None
-    """The trainer's checkpoint files and its hook; None: nothing said how often it writes files."""
+    """The trainer's checkpoint files and its hook; None: nothing said how often it writes files,
+    and there is no hook."""
     heals: bool
     """Whether healing under rules that step each element by itself is planned as well."""
     state_bytes: float
@@ -192,9 +194,10 @@ def certain(probability: float) -> float:
 
 def _whole_rule(odds: StepOdds, settings: LossSettings) -> WholeRulePlan:
     steps, lost = steps_of_day(settings.step_s), certain(odds.unrepaired)
-    until, files = steps_until(lost), settings.healing
-    if files is not None:  # values of elements are no help where a norm is not known
-        files = msgspec.structs.replace(files, hook_delay=None)
+    # Values of elements are no help where a norm is not known.
+    files = None if settings.healing is None else settings.healing.without_hook()
+    until = steps_until(lost)
+    every = None if files is None else files.checkpoint_every
     return WholeRulePlan(
         repair_day=at_least_once(odds.repaired, steps),
         stop_day=at_least_once(lost, steps),
@@ -202,7 +205,7 @@ def _whole_rule(odds: StepOdds, settings: LossSettings) -> WholeRulePlan:
         exact_share=1 - stopped_share(lost, steps),
         wait_steps=None if files is None else files.mean_wait_steps(),
         most_wait_steps=None if files is None else files.most_wait_steps,
-        kept_share=None if files is None else kept_share(lost, files.checkpoint_every),
+        kept_share=None if every is None else kept_share(lost, every),
     )
 
 
@@ -223,7 +226,7 @@ def _taint(odds: StepOdds, settings: LossSettings, packets: StepPackets) -> Tain
         steps_until_taint=until if math.isfinite(until) else None,
         wait_steps=healing.mean_wait_steps(),
         most_wait_steps=healing.most_wait_steps,
-        checkpoint_step=healing.checkpoint_heals(lost) / healing.checkpoint_every,
+        checkpoint_step=healing.checkpoint_heals(lost) / (healing.checkpoint_every or 1),
         checkpoint_day=at_all,
         checkpoints_day=healed,
         hook_step=hooked,
@@ -240,8 +243,9 @@ def _assumed(settings: LossSettings, wire: MirroredPort, of_model: bool) -> list
     told += [PROTOCOL_BY_SIZE(LL_BELOW_BYTES)] if wire.protocol is None else []
     told += [ONE_CHANNEL()] if wire.channels == 1 else []
     told += [SEVERAL_RINGS(settings.rings)] if settings.rings > 1 else []
-    if settings.taints:
-        told += [TAINT_UNTIL_HEALED(), HEALED_WHOLE()]
+    if settings.taints and settings.healing is not None:
+        by_file = settings.healing.checkpoint_every is not None
+        told += [TAINT_UNTIL_HEALED(), HEALED_WHOLE()] if by_file else [HEALED_BY_HOOK()]
     else:
         told.append(WAITS_AT_LOSS() if settings.clip_norm else STOPS_AT_LOSS())
     return told

@@ -177,14 +177,10 @@ def _taint(plan: LossPlan, taint: TaintPlan) -> Table:
     if healing.hook_delay is not None:
         hooked = "healed by a hook that is asked for the tainted ranges"
         rows.append((hooked, taint.hook_step, taint.hook_day, taint.hooks_day))
-    rows.append(
-        (
-            f"healed by a checkpoint file, every {healing.checkpoint_every:,} steps",
-            taint.checkpoint_step,
-            taint.checkpoint_day,
-            taint.checkpoints_day,
-        )
-    )
+    if healing.checkpoint_every is not None:
+        by_file = f"healed by a checkpoint file, every {healing.checkpoint_every:,} steps"
+        odds = taint.checkpoint_step, taint.checkpoint_day, taint.checkpoints_day
+        rows.append((by_file, *odds))
     for what, step, day, times in rows:
         table.add_row(what, f"{step:.4g}", f"{day:.4g}", f"{times:.4g}")
     table.add_section()

@@ -200,7 +200,10 @@ def simulate_taint(lost: float, healing: Healing, samples: int, seed: int) -> in
     random = np.random.default_rng(seed)
     if not lost:
         return 0
-    age = random.integers(0, healing.checkpoint_every, samples) + healing.heal_delay
+    if healing.checkpoint_every is None:
+        age = np.full(samples, healing.hook_delay)  # what lies behind it was answered
+    else:
+        age = random.integers(0, healing.checkpoint_every, samples) + healing.heal_delay
     tainted = np.zeros(samples, bool)
     behind = random.geometric(lost, samples) - 1
     open_ = np.flatnonzero(behind < age)

@@ -70,7 +70,8 @@ def _job(plan: LossPlan) -> str:
     healing = plan.settings.healing
     if healing is None:
         return told
-    told += f", a checkpoint every {healing.checkpoint_every:,} steps"
+    if healing.checkpoint_every is not None:
+        told += f", a checkpoint every {healing.checkpoint_every:,} steps"
     return told if healing.hook_delay is None else f"{told}, a hook in {healing.hook_delay:,}"
 
 

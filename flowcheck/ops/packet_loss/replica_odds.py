@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.packet_loss_plan import SHARE
+from flowcheck.findings.catalog.packet_loss_plan import NEEDED_BY, SHARE
 from flowcheck.findings.catalog.refused_settings import FROM_TO
 from flowcheck.ops.packet_loss.loss_odds import at_least_once
 
@@ -27,8 +27,9 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     """What makes tainted elements exact again. Construction raises ConfigError for an invalid
     value."""
 
-    checkpoint_every: int
-    """Steps from one checkpoint file of the trainer to the next."""
+    checkpoint_every: int | None
+    """Steps from one checkpoint file of the trainer to the next; None: it writes none, and a hook
+    answers every request."""
     heal_delay: int = 1
     """Steps from the end of a file's step until the replica has taken it."""
     hook_delay: int | None = None
@@ -47,6 +48,14 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(option, value, FROM_TO(least=least, most=MOST_STEPS))
         if not 0 <= self.hook_success <= 1:
             raise ConfigError("--hook-success", self.hook_success, SHARE())
+        if self.checkpoint_every is None and (self.hook_delay is None or self.hook_success < 1):
+            other = "--heal" if self.hook_delay is None else "--hook-success"
+            raise ConfigError("--checkpoint-every", None, NEEDED_BY(other))
+
+    def without_hook(self) -> Healing | None:
+        """The files alone; None: there are none."""
+        none = self.checkpoint_every is None
+        return None if none else msgspec.structs.replace(self, hook_delay=None)
 
     def tainted_share(self, lost: float) -> float:
         """Expected share of steps whose state is not exact, over a long run; lost: probability
@@ -55,8 +64,10 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
         A step is exact if no loss of the last e steps is still unhealed. The newest file that was
         taken is e steps old; e goes from heal_delay to heal_delay + checkpoint_every - 1, evenly.
         """
+        if self.checkpoint_every is None:
+            return -math.expm1((self.hook_delay or 0) * math.log1p(-lost))
         every, past = math.log1p(-lost), math.log1p(-lost * (1 - self.hook_success))
-        young, old = self._ages()
+        young, old = self._ages(self.checkpoint_every)
         total = sum_of_losses(young.start, len(young), every)
         if self.hook_delay is not None:
             # 1 - ab = (1 - a) + a (1 - b): a of the steps that the hook may still answer
@@ -68,7 +79,9 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     def mean_wait_steps(self) -> float:
         """Mean number of steps whose state has the elements of one lost packet not exact: a loss
         is as likely in each step between two checkpoints."""
-        young, old = self._ages()
+        if self.checkpoint_every is None:
+            return float(self.hook_delay or 0)
+        young, old = self._ages(self.checkpoint_every)
         answered = 0.0 if self.hook_delay is None else self.hook_success
         of_young = len(young) * (young.start + young.stop - 1) / 2
         of_old = len(old) * (old.start + old.stop - 1) / 2
@@ -79,6 +92,8 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def most_wait_steps(self) -> int:
         """The longest such wait."""
+        if self.checkpoint_every is None:
+            return self.hook_delay or 0
         file = self.heal_delay + self.checkpoint_every - 1
         sure = self.hook_delay is not None and self.hook_success == 1
         return min(self.hook_delay or file, file) if sure else file
@@ -86,6 +101,8 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     def checkpoint_heals(self, lost: float) -> float:
         """Probability that a file of the trainer finds something to heal: a loss since the file
         before it that no hook healed."""
+        if self.checkpoint_every is None:
+            return 0.0
         unhooked = lost if self.hook_delay is None else lost * (1 - self.hook_success)
         # What the hook would heal later than the file comes, the file heals.
         late = 0 if self.hook_delay is None else max(0, self.hook_delay - self.heal_delay)
@@ -94,10 +111,10 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
         calm += (self.checkpoint_every - late) * math.log1p(-unhooked)
         return 0.0 - math.expm1(calm)
 
-    def _ages(self) -> tuple[range, range]:
+    def _ages(self, checkpoint_every: int) -> tuple[range, range]:
         """Steps since the newest file that was taken, each as likely: up to the hook's delay, and
         beyond."""
-        first, stop = self.heal_delay, self.heal_delay + self.checkpoint_every
+        first, stop = self.heal_delay, self.heal_delay + checkpoint_every
         if self.hook_delay is None:
             return range(first, stop), range(stop, stop)
         middle = min(max(first, self.hook_delay + 1), stop)
@@ -162,6 +179,8 @@ def kept_share(lost: float, checkpoint_every: int) -> float:
 def healing_of_day(healing: Healing, lost: float, steps: int) -> tuple[float, float]:
     """(expected healings by checkpoints in a day, probability of at least one), of whole intervals
     between checkpoints; of a day without a checkpoint, nothing."""
+    if healing.checkpoint_every is None:
+        return 0.0, 0.0
     files = steps // healing.checkpoint_every
     each = healing.checkpoint_heals(lost)
     return files * each, at_least_once(each, files)

@@ -14,6 +14,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings.catalog.base_checkpoints import BASE_OF_FOLDER
 from flowcheck.findings.catalog.chain_processes import (
     AUDIT_DIFFERS,
     INCARNATION,
@@ -234,7 +235,7 @@ class EventRecorder:
                     )
                 )
             for line in self._new_lines("audit_files"):
-                self._write_skipped(msgspec.json.decode(line, type=AuditedFile))
+                self._write_file(msgspec.json.decode(line, type=AuditedFile))
             for line in self._new_lines("anchors"):
                 anchor = parse_anchor_record(line)
                 self._write(
@@ -270,8 +271,12 @@ class EventRecorder:
                 )
             )
 
-    def _write_skipped(self, file: AuditedFile) -> None:
+    def _write_file(self, file: AuditedFile) -> None:
         """Reports a watched file that no audit tells of, unless it was there before the watch."""
+        if file.outcome is FileOutcome.BASE and file.why:
+            why = BASE_OF_FOLDER(file=file.file, step=file.step, how=file.why[0])
+            note = Event(kind=EventKind.NOTE, step=file.step, path=file.file, why=why)
+            self._write(note)
         told = file.outcome in (FileOutcome.NOT_COMPARED, FileOutcome.STALE)
         before = any(one.is_any_of(THERE_BEFORE) for one in file.why)
         if told and not before and file.why:

@@ -30,8 +30,16 @@ class FileOutcome(StrEnum):
     says, or its optimizer state is missing."""
     NOT_COMPARED = "not_compared"
     """`why` says why. This is no pass."""
+    BASE = "base"
+    """The replica of a job that was joined midstream starts from it; `why` has the evidence."""
+    WAITING = "waiting"
+    """It cannot be taken yet; `why` says what it waits for. A later line of it may say more."""
     READING = "reading"
     """It is about to be read: a line of another outcome follows, unless the watch is killed."""
+
+
+UNDER_WAY = (FileOutcome.WAITING, FileOutcome.READING)
+"""Outcomes of files that are still to be looked at."""
 
 
 class AuditedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,12 +106,29 @@ def outcome_counts(run: RunDir) -> dict[str, int] | None:
 @lru_cache(maxsize=8)
 def _counts(path: Path, stamp: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
     """stamp: what tells one content of the file from another."""
+    return tuple(count_outcomes(_parsed(path, stamp)).items())
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, stamp: tuple[int, int, int]) -> tuple[AuditedFile, ...]:
+    """stamp: as `_counts`."""
     lines = path.read_bytes().splitlines()
-    files = [told for told in map(parse_audited_file, lines) if told is not None]
-    return tuple(count_outcomes(files).items())
+    return tuple(told for told in map(parse_audited_file, lines) if told is not None)
+
+
+def last_lines(run: RunDir) -> list[AuditedFile]:
+    """The last line of each file that was looked at, oldest first; [] if no folder was watched."""
+    try:
+        found = run.audit_files.stat()
+    except FileNotFoundError:
+        return []
+    lines = _parsed(run.audit_files, (found.st_ino, found.st_size, found.st_mtime_ns))
+    told = [one for one in lines if one.outcome is not FileOutcome.READING]
+    last = {(one.file, one.stamp): number for number, one in enumerate(told)}
+    return [told[number] for number in sorted(last.values())]
 
 
 def count_outcomes(files: Sequence[AuditedFile]) -> dict[str, int]:
     """{outcome: number of files}, each outcome of a file that was looked at; 0 among them."""
-    shown = [one for one in FileOutcome if one is not FileOutcome.READING]
+    shown = [one for one in FileOutcome if one not in UNDER_WAY]
     return {one.value: sum(file.outcome is one for file in files) for one in shown}

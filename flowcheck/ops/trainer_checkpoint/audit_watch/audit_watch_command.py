@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.file_audits import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import (
-    COMPARED,
+    OF_A_JOB,
     FolderWatch,
     chain_lives,
     line_of_file,
@@ -95,12 +95,13 @@ def run(root: Path, stated: AuditConfig | None, parent: int | None, *, as_json: 
 
 
 def exit_code_of(files: Sequence[AuditedFile]) -> int:
-    """0: all files that appeared are equal; 1: one differs; 3: none does, and one was not compared,
-    or there was none. Files that were there before the watch count only if they are compared."""
+    """0: all files that appeared are equal, or a job's base; 1: one differs; 3: none does, and one
+    was not compared, or there was none. Files that were there before the watch count only if they
+    are compared."""
     own = [file for file in files if not _was_before(file)]
     if any(file.outcome in (FileOutcome.DIFFERS, FileOutcome.STALE) for file in own):
         return DIFFERENT
-    all_compared = bool(own) and all(file.outcome in COMPARED for file in own)
+    all_compared = bool(own) and all(file.outcome in OF_A_JOB for file in own)
     return 0 if all_compared else NOTHING_COMPARED
 
 
@@ -113,6 +114,8 @@ _WORDS = {
     FileOutcome.DIFFERS: "DIFFERS",
     FileOutcome.STALE: "WRONG FILE",
     FileOutcome.NOT_COMPARED: "not compared",
+    FileOutcome.BASE: "the base",
+    FileOutcome.WAITING: "waits",
 }
 
 

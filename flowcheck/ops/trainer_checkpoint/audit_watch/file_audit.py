@@ -11,7 +11,11 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED
+from flowcheck.findings.catalog.base_checkpoints import (
+    NO_REPLICA_YET,
+    OF_JOB,
+    STEP_NOT_RECORDED,
+)
 from flowcheck.findings.catalog.file_audits import (
     COMPARED_ROUNDED,
     NOTHING_TO_COMPARE,
@@ -53,8 +57,8 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The file cannot be compared yet. Without a step and something that is missing it changed
-    while it was read."""
+    """The file cannot be compared yet. Without a step, something that is missing and a job that is
+    not learned it changed while it was read."""
 
     step: Step | None = None
     """The replica has not reached this step."""
@@ -64,6 +68,20 @@ class NotYet:
     """Of the job whose replica that is."""
     lacks: Finding | None = None
     """What is missing in a folder that may become whole."""
+    unlearned: Finding | None = None
+    """Says that the file's job may be one that is not learned yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class MayBeBase:
+    """A file of a job that was joined midstream, and has no base to compare it with."""
+
+    one: Candidate
+    step: Step
+    runs: tuple[RunDir, ...]
+    """Of the jobs without a base that it may be of."""
+    job: int | None
+    """Number of the job, from 1; None: of several, or the chain follows one."""
 
 
 def named_step(path: Path, folder: Path) -> Step | None:
@@ -77,9 +95,10 @@ def named_step(path: Path, folder: Path) -> Step | None:
 
 def audit_file(
     where: RunDir, folder: Path, one: Candidate, earlier: Sequence[AuditedFile]
-) -> AuditedFile | NotYet | FileHeal:
+) -> AuditedFile | NotYet | FileHeal | MayBeBase:
     """Compares a file, and writes the audit down for the replica. Where it is equal and elements of
     its step are tainted, its values heal them; a replica that waits for such a file is given it.
+    Where a job has no base, nothing is compared: the file may be its base, or show its place.
     earlier: files of the same folder that were compared before. Runs no code from the file. Raises
     OSError if the audit cannot be written down."""
     named = named_step(one.path, folder)
@@ -88,7 +107,8 @@ def audit_file(
     except (FlowCheckError, OSError) as error:
         reason = file_error_of(error, one.path)
         lacks = NotYet(lacks=reason) if reason.is_any_of(*INCOMPLETE) else None
-        return _changed(folder, one) or lacks or file_line(folder, one, reason)
+        unlearned = NotYet(unlearned=reason) if _is_unlearned(reason) else None
+        return _changed(folder, one) or lacks or unlearned or file_line(folder, one, reason)
     if (changed := _changed(folder, one)) is not None:
         return changed
     told = _held_against(folder, one, of_job, [f for f in earlier if f.job == of_job.number])
@@ -101,11 +121,13 @@ def audit_file(
 
 def _held_against(
     folder: Path, one: Candidate, of_job: FileOfJob, earlier: Sequence[AuditedFile]
-) -> AuditedFile | NotYet | FileHeal:
+) -> AuditedFile | NotYet | FileHeal | MayBeBase:
     """What comes of a file that was read. earlier: files of its job."""
     own, template = of_job.run, of_job.template
     if _states_are_unnamed(template):
         return file_line(folder, one, STATES_UNNAMED(), step=template.step)
+    if of_job.without_base:
+        return MayBeBase(one, template.step, of_job.without_base, of_job.number)
     at, life = of_job.at, incarnation_of(own)
     if at is not None and life.lacking is not None and template.step >= life.lacking:
         told = given_to_waiting(own, template, one.path)
@@ -206,6 +228,15 @@ def _without_numbers(path: Path, folder: Path) -> str:
 
 def _has_state(template: CheckpointTemplate) -> bool:
     return template.optimizer is not None and bool(template.optimizer["state"])
+
+
+def _is_unlearned(reason: Finding) -> bool:
+    """Whether a file has no job, and a job of the chain is not learned yet."""
+    of_jobs = reason.arguments.get("reasons")
+    reasons = of_jobs if isinstance(of_jobs, tuple) else (reason,)
+    told = [one for one in reasons if isinstance(one, Finding)]
+    inner = (one.arguments["why"] if one.is_any_of(OF_JOB) else one for one in told)
+    return any(isinstance(one, Finding) and one.is_any_of(NO_REPLICA_YET) for one in inner)
 
 
 def _changed(folder: Path, one: Candidate) -> AuditedFile | NotYet | None:

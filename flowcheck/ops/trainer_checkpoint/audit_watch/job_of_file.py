@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError, StateError
@@ -21,6 +21,8 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -39,7 +41,9 @@ class FileOfJob:
     run: RunDir
     template: CheckpointTemplate
     number: int | None = None
-    """Of the job, from 1; None: the chain follows one."""
+    """Of the job, from 1; None: the chain follows one, or nothing tells which of `without_base`."""
+    without_base: tuple[RunDir, ...] = ()
+    """Of the jobs that it may be of and that have no base, so that it cannot be compared."""
 
     @property
     def at(self) -> int | None:
@@ -55,11 +59,12 @@ def read_for_job(
 ) -> FileOfJob:
     """Reads a file for the job whose it is: of several the one with its model; else the one whose
     replica equals it; else the one to which the files of other steps beside it were equal; else one
-    that has not reached its step. named: the step that its name states, for a file that tells none.
+    that has not reached its step. Where that leaves several, it may be of each that has no base.
+    named: the step that its name states, for a file that tells none.
     Raises StateError if that leaves several, or none; FlowCheckError and OSError of the reader."""
     runs = all_run_dirs(where)
     if len(runs) == 1:
-        return FileOfJob(where, _template(where, file, named))
+        return _of_one(FileOfJob(where, _template(where, file, named)))
     fitting: list[FileOfJob] = []
     why: list[Finding] = []
     learned = True
@@ -70,7 +75,7 @@ def read_for_job(
             why.append(OF_JOB(number=number, why=error.finding))
             learned &= not error.finding.is_any_of(NO_REPLICA_YET)
     if len(fitting) == 1 and learned:
-        return fitting[0]
+        return _of_one(fitting[0])
     equal = [one for one in fitting if _is_equal(one, file, why)]
     beside = _job_beside(folder, file, earlier)
     for chosen in (
@@ -79,9 +84,24 @@ def read_for_job(
         [one for one in fitting if _is_ahead(one) and not equal],
     ):
         if len(chosen) == 1:
-            return chosen[0]
+            return _of_one(chosen[0])
+    waiting = [one for one in fitting if awaits_base(one.run)]
+    if waiting and not equal:  # the gradients that each of them logged tell
+        without_base = tuple(one.run for one in waiting)
+        return replace(waiting[0], number=None, without_base=without_base)
     reasons = (EQUAL_TO_SEVERAL(),) if equal else tuple(why)
     raise StateError(AUDITED_JOB_OPEN(file=file, reasons=reasons, run=runs[0].root))
+
+
+def awaits_base(run: RunDir) -> bool:
+    """Whether the job was joined midstream and has no base yet. Raises LearnError where what was
+    learned of it is damaged."""
+    training = training_of(run)
+    return training is not None and training.awaits_base and incarnation_of(run).step is None
+
+
+def _of_one(one: FileOfJob) -> FileOfJob:
+    return replace(one, without_base=(one.run,)) if awaits_base(one.run) else one
 
 
 def _template(run: RunDir, file: Path, named: Step | None) -> CheckpointTemplate:
@@ -118,7 +138,8 @@ def _job_beside(folder: Path, file: Path, earlier: Sequence[AuditedFile]) -> int
     jobs = {
         before.job
         for before in earlier
-        if before.outcome is FileOutcome.EQUAL and _without_step(Path(before.file), folder) == own
+        if before.outcome in (FileOutcome.EQUAL, FileOutcome.BASE)
+        and _without_step(Path(before.file), folder) == own
     }
     return jobs.pop() if len(jobs) == 1 else None
 

@@ -13,12 +13,14 @@ import msgspec
 
 from flowcheck.config import AuditConfig
 from flowcheck.errors import FlowCheckError, is_disk_full
+from flowcheck.findings.catalog.base_checkpoints import BASE_STILL_MISSING
 from flowcheck.findings.catalog.file_audits import (
     CANNOT_LIST,
     KILLED_THE_WATCH,
     NO_ROOM,
     NOT_WHOLE,
     PARTS_REMOVED,
+    STEP_AHEAD,
     STEP_NOT_REACHED_YET,
     STILL_CHANGES,
     THERE_BEFORE,
@@ -29,8 +31,10 @@ from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint.audit_watch import candidates
+from flowcheck.ops.trainer_checkpoint.audit_watch.base_search import BaseSearch
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import (
+    MayBeBase,
     NotYet,
     audit_file,
     file_line,
@@ -41,6 +45,7 @@ from flowcheck.stages.job_state.audited_files import (
     FileOutcome,
     read_audited_files,
 )
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 
@@ -51,6 +56,8 @@ DEATHS_MAX = 2
 EARLIER_MAX = 256
 """Files that were compared before and that the next one is held against. A choice."""
 COMPARED = (FileOutcome.EQUAL, FileOutcome.DIFFERS, FileOutcome.STALE)
+OF_A_JOB = (*COMPARED, FileOutcome.BASE)
+"""Outcomes of files whose job is known."""
 
 
 @dataclass(slots=True)
@@ -66,6 +73,11 @@ class _Waiting:
     """The step that the replica has to reach first."""
     lacks: Finding | None = None
     """What its reader or an earlier look says is missing, as long as it does not change."""
+    unlearned: tuple[Finding, int] | None = None
+    """Its job may be one that is not learned yet: how that was told, and the number of jobs with a
+    replica then."""
+    may_be_base: MayBeBase | None = None
+    """Its job has no base, for which it waits as long as that takes."""
 
 
 @dataclass(slots=True)
@@ -96,7 +108,11 @@ class FolderWatch:
     _folders: dict[Path, Candidate] = field(default_factory=dict)
     """Folders that were taken and are there still, to be known while they are removed."""
     _healing: list[_Healing] = field(default_factory=list)
+    _bases: BaseSearch = field(init=False)
     _said: set[Finding] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._bases = BaseSearch(self.where, self._folder)
 
     def begin(self, since_ns: int | None = None) -> None:
         """Takes up what an earlier watch of the folder left; else the files that are there now
@@ -110,9 +126,10 @@ class FolderWatch:
                 deaths[key] = deaths.get(key, 0) + 1
             else:
                 deaths.pop(key, None)
-                if not (self.settings.existing and _was_before(file)):
+                left = file.outcome is FileOutcome.WAITING or _waited_for_base(file)
+                if not (left or (self.settings.existing and _was_before(file))):
                     self._done.add(key)
-            if file.outcome in COMPARED:
+            if file.outcome in OF_A_JOB:
                 self._earlier.append(file)
         killers = {key for key, times in deaths.items() if times >= DEATHS_MAX}
         for one in self._look():
@@ -143,6 +160,8 @@ class FolderWatch:
                     raise
                 self._say_no_room(waiting.one.path)
                 break  # it is taken at a later look
+        if not stopping():
+            self._search_base()
         return max(self.settings.interval_s, lasted_s * LOOK_SHARE)
 
     def end(self, limit_s: float) -> None:
@@ -154,6 +173,7 @@ class FolderWatch:
         while (self._waiting or self._healing) and time.monotonic() < deadline_s:
             Event().wait(pause_s)
             self.turn()
+        self._search_base(last=True)
         for waiting in list(self._waiting.values()):
             self._give_up(waiting, limit_s)
         for healing in list(self._healing):
@@ -210,20 +230,31 @@ class FolderWatch:
 
     def _try(self, waiting: _Waiting) -> None:
         one = waiting.one
+        if waiting.may_be_base is not None:
+            return None  # `_search_base` has it
         if waiting.looks < 2 or (waiting.ahead is not None and not self._reached(waiting.ahead)):
+            return self._expire(waiting)
+        if waiting.unlearned is not None and waiting.unlearned[1] == self._learned():
             return self._expire(waiting)
         try:
             if self._unfinished(waiting) is not None:
                 return self._expire(waiting)
         except OSError:
             return None  # it is gone at the next look
-        self._write(file_line(self._folder, one, STILL_CHANGES(), outcome=FileOutcome.READING))
+        self._write(self._under_way(one, STILL_CHANGES(), FileOutcome.READING))
+        learned = self._learned()
         told = audit_file(self.where, self._folder, one, self._earlier[-EARLIER_MAX:])
+        if isinstance(told, MayBeBase):
+            waiting.may_be_base = told
+            return None
         if isinstance(told, NotYet):
+            self._write(self._under_way(one, _reason_of(told), FileOutcome.WAITING))
             if told.lacks is not None:
                 waiting.lacks = told.lacks
                 return self._expire(waiting)
-            if told.step is None:
+            if told.unlearned is not None:
+                waiting.unlearned = told.unlearned, learned
+            elif told.step is None:
                 waiting.looks = 0  # it changed: the next look takes it up anew, or tells its end
             elif waiting.ahead is None or waiting.ahead.at != told.at:
                 waiting.ahead, waiting.since_s = told, time.monotonic()
@@ -236,6 +267,34 @@ class FolderWatch:
             self._healing.append(healing)
             return self._heal(healing)
         return self._take(told)
+
+    def _search_base(self, *, last: bool = False) -> None:
+        """Looks for a base among the files that wait for one, and tells what they wait for. last:
+        there is no later look."""
+        waiting = [one for one in self._waiting.values() if one.may_be_base is not None]
+        files = [one.may_be_base for one in waiting if one.may_be_base is not None]
+        if self._bases.is_over(files):
+            for one in waiting:
+                one.may_be_base, one.since_s = None, time.monotonic()
+            return
+        try:
+            for line in self._bases.given_up(files):
+                self._take(line)
+            pair = self._bases.pair_to_try(files, last=last)
+            read = () if pair is None else (pair.first, pair.later)
+            for file in read:
+                self._write(self._under_way(file.one, STILL_CHANGES(), FileOutcome.READING))
+            for line in () if pair is None else self._bases.attempt(pair):
+                self._take(line)
+            left = [file for file in files if file.one.path in self._waiting]
+            for line in self._bases.changes(left):
+                self.tell(line)
+            for file in left if read else ():
+                self._write(self._bases.waiting_line(file))
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._say_no_room(self._folder)
 
     def _heal(self, healing: _Healing, *, last: bool = False) -> None:
         """Gives a file's values to the updater. While that takes another request they wait for the
@@ -252,6 +311,10 @@ class FolderWatch:
                 if not is_disk_full(error):
                     raise
                 self._say_no_room(Path(told.file))
+
+    def _learned(self) -> int:
+        """How many jobs of the chain have a replica."""
+        return sum(run.replica.exists() for run in all_run_dirs(self.where))
 
     def _reached(self, ahead: NotYet) -> bool:
         from flowcheck.replica.state_file.file_header import peek_versions
@@ -274,9 +337,13 @@ class FolderWatch:
 
     def _give_up(self, waiting: _Waiting, limit_s: float) -> None:
         one = waiting.one
+        if (base := waiting.may_be_base) is not None:
+            return self._take(self._bases.left(base))
         if (ahead := waiting.ahead) is not None:
             why = STEP_NOT_REACHED_YET(step=ahead.step, at=ahead.at, limit_s=limit_s)
             return self._take(file_line(self._folder, one, why, step=ahead.step))
+        if waiting.unlearned is not None:
+            return self._take(file_line(self._folder, one, waiting.unlearned[0]))
         try:
             reason = self._unfinished(waiting) or STILL_CHANGES()
         except OSError:
@@ -291,10 +358,13 @@ class FolderWatch:
         if waiting is not None and waiting.one.stamp == file.stamp:
             self._leave(waiting.one)
         self.taken.append(file)
-        if file.outcome in COMPARED:
+        if file.outcome in OF_A_JOB:
             self._earlier.append(file)
         self.tell(file)
         self._write(file)
+
+    def _under_way(self, one: Candidate, why: Finding, outcome: FileOutcome) -> AuditedFile:
+        return file_line(self._folder, one, why, outcome=outcome)
 
     def _leave(self, one: Candidate) -> None:
         del self._waiting[one.path]
@@ -308,6 +378,19 @@ class FolderWatch:
 def _is_none(one: Candidate) -> bool:
     """Whether it is no checkpoint of the trainer."""
     return candidates.is_own_output(one) or candidates.is_other_file(one)
+
+
+def _reason_of(told: NotYet) -> Finding:
+    """What a file waits for."""
+    why = told.lacks or told.unlearned
+    if why is not None:
+        return why
+    return STILL_CHANGES() if told.step is None else STEP_AHEAD(step=told.step, at=told.at)
+
+
+def _waited_for_base(file: AuditedFile) -> bool:
+    """Whether a watch ended while the file waited: the next one goes on with it."""
+    return any(one.is_any_of(BASE_STILL_MISSING) for one in file.why)
 
 
 def _was_before(file: AuditedFile) -> bool:

@@ -368,6 +368,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     logged: tuple[int, int] | None
     """First and last logged step, counted from 1 since the job was joined midstream; (1, 0): none
     yet; None: it was not joined midstream."""
+    base_search: tuple[Finding, ...] = ()
+    """What the watch of a folder waits for to find the base of a job that was joined midstream, and
+    why it refused a file last; or the file that it gave. (): nothing was searched."""
     tainted: tuple[Finding, ...]
     """Which elements are not exact: of an earlier step, or without all of their bytes; (): none."""
     tainted_elements: int

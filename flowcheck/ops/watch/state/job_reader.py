@@ -9,6 +9,16 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.catalog.base_checkpoints import (
+    BASE_AWAITS_LATER,
+    BASE_AWAITS_LOG,
+    BASE_DELAYED,
+    BASE_OF_FOLDER,
+    BASE_TRIED,
+    NO_FILE_FOR_BASE,
+    NOT_THE_BASE,
+    SEARCHED_IN_FOLDER,
+)
 from flowcheck.findings.catalog.chain_health import NOT_READ, OLDER_PARAMETER
 from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED
 from flowcheck.findings.finding import Finding
@@ -32,7 +42,7 @@ from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import read_anchor_records
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.audit_history import audit_history_of
-from flowcheck.stages.job_state.audited_files import outcome_counts
+from flowcheck.stages.job_state.audited_files import FileOutcome, last_lines, outcome_counts
 from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.training_facts import known_training, training_file
@@ -54,6 +64,8 @@ class Learned:
     addresses: tuple[str, ...]
 
 
+WAITS_FOR_BASE = BASE_AWAITS_LATER, BASE_AWAITS_LOG, BASE_DELAYED, BASE_TRIED
+"""What the files of a watched folder wait for that may be a job's base."""
 TAINTED_KEYS = b'"older":{"', b'"missing_elements":'
 """In a line of a step that lacks something."""
 
@@ -127,6 +139,7 @@ class JobReader:
             awaits_base=awaits,
             lacking_step=life.lacking,
             logged=logged,
+            base_search=_base_search(run, config, self.number, life, awaits=logged is not None),
             tainted=_tainted(line),
             tainted_elements=0 if line is None else sum(line.tainted.values()),
             **_healed(run),
@@ -233,6 +246,25 @@ def _logged(
     from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 
     return logged_step_range(run, config, learned.job.gradient_bytes)
+
+
+def _base_search(
+    run: RunDir, config: JobConfig, number: int, life: Incarnation, *, awaits: bool
+) -> tuple[Finding, ...]:
+    """What the watch of a folder came to with the base of a job. awaits: the job was joined
+    midstream and has none yet."""
+    lines = [one for one in last_lines(run.port) if one.why and one.job in (None, number)]
+    if not awaits:
+        given = [o for o in lines if o.outcome is FileOutcome.BASE and o.step == life.base]
+        return tuple(
+            BASE_OF_FOLDER(file=one.file, step=one.step, how=one.why[0]) for one in given[-1:]
+        )
+    refused = [one for one in lines if one.why[0].is_any_of(NOT_THE_BASE)]
+    waits = [one for one in lines if one.why[0].is_any_of(*WAITS_FOR_BASE)]
+    told = [*refused[-1:], *waits[-1:]]
+    if not told and config.audit is not None:
+        return (NO_FILE_FOR_BASE(config.audit.folder),)
+    return tuple(SEARCHED_IN_FOLDER(file=one.file, why=one.why[0]) for one in told)
 
 
 def _healed(run: RunDir) -> dict[str, Any]:
