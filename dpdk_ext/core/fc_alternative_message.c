@@ -77,6 +77,9 @@ void fc_note_alternative(struct fc_arrival *a, enum fc_verdict said)
 	if (a->flow->owner & FC_OWNER_SEVERAL)
 		for (struct fc_flow *o = a->list; o && !found; o = fc_owner_after(flows, o))
 			found = alternative_of(a, o, own);
-	if (found && fc_is_genuine(a))
-		a->mark->alternative = found->position;
+	if (!found || !fc_is_genuine(a))
+		return;
+	if (found->held)
+		fc_message_pool_marked(a->parser, found);
+	a->mark->alternative = found->position;
 }

@@ -362,8 +362,8 @@ void fc_undo_begin(struct fc_parser *parser, uint64_t position)
 		       header->messages * sizeof *parser->message_epochs);
 		parser->epoch = 1;
 	}
-	/* flows_made, messages_made, silent_flows */
-	fc_journal(parser, &header->flows_made, 3 * sizeof(uint64_t));
+	/* flows_made, messages_made, silent_flows, held_messages */
+	fc_journal(parser, &header->flows_made, 4 * sizeof(uint64_t));
 }
 
 void fc_undo_end(struct fc_flows *flows)

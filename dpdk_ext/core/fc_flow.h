@@ -21,7 +21,8 @@
  *
  * The pool has one record per RDMA write and SEND in order of discovery. A record's `position`
  * counts from 1, identifies it in marks, and is written last; it is stored at index position &
- * (messages - 1). */
+ * (messages - 1). Records are reused in the order in which they were made, except those that are
+ * held (fc_message_pool.c): their index is left out, and so is its position. */
 #ifndef FC_FLOW_H
 #define FC_FLOW_H
 
@@ -166,6 +167,13 @@ enum fc_message_standing {
 	FC_STANDING_UNPROVEN = 2,
 };
 
+/* A message that is not complete while others' messages use up the pool (fc_message_pool.c). */
+enum fc_message_held {
+	FC_HELD_NOT = 0,
+	FC_HELD = 1,
+	FC_HELD_MARKED = 2, /* a mark names it since its place in the pool was last due */
+};
+
 /* The first cache line has what later packets need, at its end what they change. */
 struct fc_message {
 	uint64_t position;  /* commit word: its own pool position, written last */
@@ -189,7 +197,8 @@ struct fc_message {
 	uint64_t va;     /* RETH virtual address */
 	uint64_t first_ns;
 	uint32_t rkey;
-	uint32_t standing; /* enum fc_message_standing */
+	uint16_t standing; /* enum fc_message_standing */
+	uint16_t held;     /* enum fc_message_held */
 	uint8_t head[16];  /* first payload bytes: distinguish incarnations */
 	/* The uninterrupted run of messages that it belongs to, by the first PSN of the run, and
 	 * its position in it from 0. Used where the flow's own start was not captured. */
@@ -210,7 +219,8 @@ struct fc_flows_header {
 	uint64_t flows_made;    /* flows that the parser has created; at most flows_used */
 	uint64_t messages_made; /* pool position of the newest message */
 	uint64_t silent_flows;  /* those of flows_made with FC_OWNER_SILENT */
-	uint8_t pad_used[96];
+	uint64_t held_messages; /* records that are held */
+	uint8_t pad_used[88];
 	/* Undo journal: old bytes of each record before its first change in a span. If
 	 * undo_base_position == ring.parsed after a kill, the changes are rolled back. */
 	uint64_t undo_base_position;

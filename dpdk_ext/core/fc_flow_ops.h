@@ -3,6 +3,7 @@
  * fc_tenant_network.c       networks of tenants with equal addresses
  * fc_missing_psns.c         missing PSNs
  * fc_message_list.c         messages in PSN order
+ * fc_message_pool.c         records that are reused, and those that are held
  * fc_jump_pointers.c        jump pointers through the messages
  * fc_psn_wrap.c             pauses in which all PSNs may have passed
  * fc_qp_owner.c             successive owners of a queue pair
@@ -33,10 +34,12 @@
 #define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
 #define FC_UNDO_BYTES (1u << 20)
 /* More bytes than one packet can add to the journal: two flows, and a message with FC_RENUMBER_MAX
- * after it, or FC_REFUSE_MAX that are refused at once. */
+ * after it and FC_HELD_MAX that are held, or FC_REFUSE_MAX that are refused at once. */
 #define FC_UNDO_PACKET_BYTES 131072
 #define FC_REFUSE_MAX 1024
 #define FC_RENUMBER_MAX 64
+/* Most messages that are held. */
+#define FC_HELD_MAX 1024
 /* Most messages that give way to one message. */
 #define FC_WITHDRAWN_MAX 32
 /* Slots decoded before the first is assembled: enough to hide cache misses, few enough that the
@@ -184,14 +187,31 @@ static inline void fc_touch_message(struct fc_parser *parser, struct fc_message 
 	}
 }
 
-/* The record at `position`, or NULL. Half of the pool is never reused early: a mark names records
- * that must stay until the extractor has read it, one ring of slots later. */
+/* Most records of a pool that are held. */
+static inline uint64_t fc_held_max(const struct fc_flows *flows)
+{
+	const uint64_t share = (flows->mask + 1) / 8;
+
+	return share < FC_HELD_MAX ? share : FC_HELD_MAX;
+}
+
+/* Up to this distance from the newest position a record is found without being held. A mark names
+ * records that must stay until the extractor has read it, one ring of slots later: the pool has
+ * twice as many records as the ring has slots, and leaves out the places of those that are held. */
+static inline uint64_t fc_record_reach(const struct fc_flows *flows)
+{
+	return flows->mask / 2 - fc_held_max(flows);
+}
+
+/* The record at `position`, or NULL. */
 static inline struct fc_message *fc_message_at(const struct fc_flows *flows, uint64_t position)
 {
-	if (position == 0 || flows->header->messages_made - position > flows->mask / 2)
-		return NULL;
 	struct fc_message *message = &flows->messages[position & flows->mask];
-	return message->position == position ? message : NULL;
+	const bool old = flows->header->messages_made - position > fc_record_reach(flows);
+
+	if (position == 0 || message->position != position || (FC_UNLIKELY(old) && !message->held))
+		return NULL;
+	return message;
 }
 
 static inline uint64_t fc_message_stop(const struct fc_message *message)
@@ -268,6 +288,12 @@ void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
 
 /* fc_psn_wrap.c: whether all PSNs passed once before this write, which seems to follow `last`. */
 bool fc_psns_wrapped(struct fc_arrival *a, const struct fc_message *last);
+
+/* fc_message_pool.c: the position of the next new record. Holds records that will be out of reach
+ * and whose flows need them. */
+uint64_t fc_message_pool_next(struct fc_parser *parser);
+/* A mark names this record, which is held. */
+void fc_message_pool_marked(struct fc_parser *parser, struct fc_message *message);
 
 /* fc_message_list.c */
 struct fc_neighbours fc_message_list_find(const struct fc_flows *flows, const struct fc_flow *flow,

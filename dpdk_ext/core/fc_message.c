@@ -149,6 +149,8 @@ static enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, 
 	const struct fc_packet *p = a->packet;
 
 	fc_touch_message_packet(a->parser, m);
+	if (FC_UNLIKELY(m->held))
+		fc_message_pool_marked(a->parser, m);
 	a->mark->message = m->position;
 	a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
 	if (FC_UNLIKELY(m->flags & FC_MESSAGE_REFUSED))

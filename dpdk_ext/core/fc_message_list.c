@@ -100,7 +100,7 @@ struct fc_message *fc_message_list_insert(struct fc_arrival *a, const struct fc_
 					  uint64_t first_psn, uint32_t packets)
 {
 	struct fc_flows *flows = a->parser->flows;
-	const uint64_t position = flows->header->messages_made + 1;
+	const uint64_t position = fc_message_pool_next(a->parser);
 	struct fc_message *message = &flows->messages[position & flows->mask];
 
 	fc_touch_flow_rest(a->parser, a->flow);
@@ -128,7 +128,7 @@ struct fc_message *fc_message_list_insert(struct fc_arrival *a, const struct fc_
 		message->flags |= FC_MESSAGE_REFUSED;
 		a->parser->counters.refused_messages++;
 	}
-	message->standing = a->standing;
+	message->standing = (uint16_t)a->standing;
 	if (a->packet->flags & FC_PACKET_RETH && a->packet->length_bytes &&
 	    a->standing != FC_STANDING_UNPROVEN)
 		remember_key(a->flow, a->packet->rkey);

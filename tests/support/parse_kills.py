@@ -264,6 +264,31 @@ def new_records(run: Run) -> None:
     assert run.table.newest_message > run.table.pool_records
 
 
+def _held() -> None:
+    """An open message while others use up the pool: it is held, found again, and gives way."""
+    own, _ = job((1500,))
+    like = Packet(ONLY, 0, FOREIGN[:4], va=1, rkey=3, length=4, dest_qp=0x99)
+    tenant = [replace(like, psn=psn) for psn in range(100)]
+    reach, pool = 11, 32  # fc_record_reach() and the records of a ring of 16 slots
+
+    def judge(run: Run) -> None:
+        record = run.table.message(1)
+        assert record and record.packets_seen == len(own)
+        assert run.table.handle.header.held_messages == 1
+
+    def given_back(run: Run) -> None:
+        assert run.table.message(1) is None and run.table.handle.header.held_messages == 0
+
+    for name, others in (("is-held", reach - 2), ("keeps-its-place", pool - 4)):
+        begun = [*own[:2], *tenant[:others]]
+        rest = [*tenant[others : others + 5], own[2], *tenant[others + 5 : others + 8], *own[3:]]
+        SCENES[f"open-message-{name}"] = Scene(rest, judge, before=begun, slots=16, span=5)
+    over = [*own[:2], *tenant[:40], *own[2:], *tenant[40 : 40 + pool - 10]]
+    SCENES["held-message-gives-way"] = Scene(
+        tenant[80:96], given_back, before=[*over, *tenant[62:80]], slots=16, span=5
+    )
+
+
 def _several() -> None:
     ways = []
     for n in range(2):
@@ -318,6 +343,7 @@ def _sends() -> None:
 _order_and_loss()
 _owners()
 _wraps()
+_held()
 _several()
 _full_journal()
 _sends()

@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.connections import (
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
+from flowcheck.wire.learn.flows.streams import NOT_SEEN
 
 INTO, OUT = ("a", "b"), ("b", "c")
 
@@ -62,6 +63,14 @@ def test_what_contradicts_itself_is_open_and_still_paired_by_what_is_forwarded()
     assert rests == CHANNEL_ORDER_OPEN()
     beside = {7: 4, 5: 9, 6: 8}
     assert [beside[n] for n in found[0]] == found[1]
+
+
+def test_a_connection_of_which_nothing_was_seen_is_in_no_order_of_first_use() -> None:
+    into = [connection(7, 10, 1, 0, 1), connection(5, 20, 2, 0, 2)]
+    out = [connection(4, 60, 1, 0, 3), connection(9, 40, 2, 0, 4)]
+    assert order(into, out) == ([[7, 5], [4, 9]], CHANNELS_BY_USE())
+    into[1].columns.wire_bytes[:] = NOT_SEEN
+    assert order(into, out)[1] == CHANNEL_ORDER_OPEN()
 
 
 def written(immediate: int, va: int) -> Any:

@@ -239,6 +239,8 @@ def test_a_cut_an_empty_or_a_missing_file_is_refused(make, path, tmp_path):
     os.truncate(path, 0)
     with refused_as(TOO_SHORT, kind=RingError, bytes=0):
         Replica.open(path, ADAM)
+    with refused_as(TOO_SHORT, kind=RingError, bytes=0):
+        peek_commit(path)
     with refused_as(CANNOT_OPEN, kind=RingError):
         Replica.open(tmp_path / "nothing", ADAM)
 

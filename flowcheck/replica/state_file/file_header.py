@@ -300,12 +300,13 @@ def _load(memory: mmap.mmap, at: int, size_bytes: int) -> bytes:
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap]:
-    """A replica that another process may be writing, for a look."""
-    with (
-        os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
-    ):
-        yield memory
+    """A replica that another process may be writing, for a look. Raises RingError on an empty
+    file."""
+    with os.fdopen(open_private(path, os.O_RDONLY), "rb") as file:
+        if not os.fstat(file.fileno()).st_size:  # which cannot be mapped
+            raise RingError(errno.EINVAL, TOO_SHORT(path=path, bytes=0))
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+            yield memory
 
 
 def peek_commit(path: Path) -> tuple[Commit, int]:

@@ -25,7 +25,7 @@ from support.faults.drawn import frame_faults
 from support.faults.frames import Frame, disturbed
 from support.faults.inflicted import signal_after
 from support.faults.judge import EXACT, FAILED, NAMED, REFUSED, Verdict
-from support.faults.schedule import CLOCKS, FrameFault, harmless_frames, told
+from support.faults.schedule import FrameFault, harmless_frames, remembered, told
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
@@ -80,16 +80,8 @@ class PlaneSchedule(msgspec.Struct, frozen=True, kw_only=True):
             harmless_frames(self.frames)
             and self.staging_bytes >= 4 << 20
             and self.held >= 512
-            and self._apart < self.slots
+            and remembered(self.frames, self.slots, self.flows, self.flows * self.together)
         )
-
-    @property
-    def _apart(self) -> int:
-        """Messages that others begin between two packets of one, at most: a record is read for a
-        ring of slots (fc_message_at)."""
-        strangers = sum(f.count for f in self.frames if f.kind not in ("reorder", "delay"))
-        reach = max((f.reach for f in self.frames if f.kind not in CLOCKS), default=0)
-        return self.flows * self.together + strangers + reach
 
 
 def drawn_plane(seed: int) -> PlaneSchedule:

@@ -37,6 +37,10 @@ LOSSES = ("lose", "lose firsts", "damage", "shorten", "cut head", "cut tail")
 """After these a byte may be nowhere."""
 CLOCKS = ("clock back", "clock forth")
 """After these time stamps say that a mirror was blind for so long, or that frames are older."""
+TENANTS = ("strangers", "sends")
+"""These begin messages of other queue pairs."""
+MOVES = ("reorder", "delay")
+"""After these a packet may come behind others of its queue pair."""
 DOUBTS = ("differ", "forge old", "forge ahead", "forge owner")
 """After these two packets claim one place."""
 
@@ -144,9 +148,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return (
             roomy
             and self.room.staging_bytes >= 8 << 20
-            and self.room.slots >= 16  # of which the messages that are remembered are twice as many
+            and self.room.slots >= 16
             and self.room.slot_bytes >= self.job.mtu + OVERHEAD_BYTES
-            and all(fault.reach < self.room.slots // 2 for fault in self.frames)
+            and remembered(self.frames, self.room.slots, 2 * self.job.channels * self.job.qps)
             and self.job.directions == "both"
             and harmless_frames(self.frames)
         )
@@ -156,6 +160,19 @@ def harmless_frames(frames: Sequence[FrameFault]) -> bool:
     """Every byte is captured once at least, no packet claims what another one is, and no time
     stamp says that a mirror was blind."""
     return all(fault.kind not in LOSSES + DOUBTS + CLOCKS for fault in frames)
+
+
+def remembered(frames: Sequence[FrameFault], slots: int, flows: int, own: int = 0) -> bool:
+    """Whether the record of a message is there until its last packet (fc_message_pool.c): others
+    begin fewer messages meanwhile than are remembered in any case, or packets come in order and
+    there is twice the room to hold what the flows have open. own: messages of the job itself that
+    may begin between two packets of one."""
+    begun = sum(fault.count for fault in frames if fault.kind in TENANTS)
+    reach = max((fault.reach for fault in frames if fault.kind not in CLOCKS), default=0)
+    in_order = all(fault.kind not in MOVES for fault in frames)
+    return own + begun + reach < slots // 2 or (
+        in_order and 2 * flows <= slots // 4 and reach < slots // 2
+    )
 
 
 def encoded(schedule: msgspec.Struct) -> bytes:

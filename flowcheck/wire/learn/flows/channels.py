@@ -188,6 +188,8 @@ def _used(stream: Stream) -> tuple[int, ...] | None:
     columns = stream.columns
     seen = columns.wire_bytes != NOT_SEEN
     times, orders = columns.times_ns[seen], columns.orders[seen]
+    if not times.size:
+        return None  # of none of its sends anything was seen
     first = int(times.min())
     return first, int(orders[times == first].min())
 
