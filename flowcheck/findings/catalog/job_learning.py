@@ -32,6 +32,26 @@ NO_BUCKET_PLAN = Entry(
     cause="It is sent at the second forward.",
     remedy="Wait one iteration; if this stays, state the model: `[model] factory`.",
 )
+_ONCE = (
+    "It is sent once, so waiting does not bring it. Give another mirror's copy of the same traffic "
+    "as well (`flowcheck replay` of both files, `[[source]]`), or a capture without loss. Else "
+    "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
+    "[coming late](../../stages/README.md)."
+)
+SHAPES_LACK_BYTES = Entry(
+    "job.shapes_lack_bytes",
+    "bytes of the start-up message with the shapes of {parameters} parameters were not captured: "
+    "their order and their places in the gradients are unknown",
+    cause="Frames of that message of the start-up were lost on the way to the capture.",
+    remedy=_ONCE,
+)
+PLAN_LACKS_BYTES = Entry(
+    "job.plan_lacks_bytes",
+    "bytes of the message with the order of parameters in buckets were not captured: which "
+    "gradients each bucket holds from the second iteration on is unknown",
+    cause="Frames of that message were lost on the way to the capture.",
+    remedy=_ONCE,
+)
 NO_WHOLE_ITERATION = Entry(
     "job.no_whole_iteration",
     "no whole iteration after the bucket plan was seen yet",

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.job_learning import (
     NO_COMPLETION,
     NO_WHOLE_ITERATION,
     ONE_ITERATION,
+    PLAN_LACKS_BYTES,
     RELEASE_OPEN,
     START_UP_NOT_SEEN,
     UNKNOWN_ITERATION_0,
@@ -27,6 +28,7 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
+from flowcheck.wire.learn.jobs.lacking_start import plan_lacks_bytes
 from flowcheck.wire.learn.jobs.one import first_is_each, only_one
 from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -114,6 +116,8 @@ def _of(
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     plan_at = planned_at(cuts)
     if habits.stage is not Stage.PLANNED or plan_at <= begin:
+        if plan_lacks_bytes(communicator):
+            return None, (PLAN_LACKS_BYTES(),)
         return None, (only_one(communicator) if ended else NO_BUCKET_PLAN(),)
     whole = ended or foretold(cuts, begin, plan_at, habits.reduces)
     each = iteration(cuts, plan_at, habits.reduces, whole)

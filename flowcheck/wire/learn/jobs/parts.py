@@ -10,9 +10,11 @@ import msgspec
 from flowcheck.findings.catalog.connections import MIXED
 from flowcheck.findings.catalog.job_learning import (
     BUFFERS_NEVER_CHANGE,
+    NO_ALL_REDUCE,
     NOTHING_FROZEN,
     RELEASE_CONTRADICTED,
     RELEASE_STATED,
+    SHAPES_LACK_BYTES,
     START_UP_NOT_SEEN,
 )
 from flowcheck.findings.catalog.refused_trainers import FROZEN_OPEN
@@ -22,6 +24,7 @@ from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.held import with_held
 from flowcheck.wire.learn.jobs.job import learn_job
+from flowcheck.wire.learn.jobs.lacking_start import shapes_lack_bytes
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -105,7 +108,11 @@ def data_parallel(
     job, why_not = learn_job(communicators, found, ended=asked.ended, before=asked.before)
     unseen = why_not == (START_UP_NOT_SEEN(),)
     if job is None and (unseen or any(c.habits.own for c in communicators)):
-        return learn_own(communicators, found, asked.stated, ended=asked.ended)
+        job, why_not = learn_own(communicators, found, asked.stated, ended=asked.ended)
+    unseen = job is None and why_not[0].is_any_of(START_UP_NOT_SEEN, NO_ALL_REDUCE)
+    counted = map(shapes_lack_bytes, communicators if unseen and asked.ended else ())
+    if parameters := next(filter(None, counted), 0):
+        return None, (SHAPES_LACK_BYTES(parameters=parameters),)
     return job, why_not
 
 

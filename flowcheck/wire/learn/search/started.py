@@ -96,7 +96,7 @@ def ranks_started(streams: Iterable[Stream]) -> tuple[int, ...]:
 
 
 def _starts(stream: Stream) -> Iterator[int]:
-    for at, run, count in _runs(stream):
+    for at, run, count in count_runs(stream):
         if _shapes_follow(stream, at, count):
             yield run + 1
             return
@@ -104,10 +104,10 @@ def _starts(stream: Stream) -> Iterator[int]:
 
 def counts_seen(streams: Iterable[Stream]) -> bool:
     """A connection passed on what may be counts of parameters, or its start was not seen."""
-    return any(not stream.from_start or any(_runs(stream)) for stream in streams)
+    return any(not stream.from_start or any(count_runs(stream)) for stream in streams)
 
 
-def _runs(stream: Stream) -> Iterator[tuple[int, int, int]]:
+def count_runs(stream: Stream) -> Iterator[tuple[int, int, int]]:
     """(the send behind it, ranks less one, parameters) of each run of equal counts."""
     at = 0
     while at < min(stream.stop, MOST_BEFORE):

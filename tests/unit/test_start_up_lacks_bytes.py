@@ -1,0 +1,56 @@
+"""A start-up of which a message lacks bytes: the reason names that message, and waiting is no
+remedy. The frame that is lost is found by what the generator put into it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from support.faults import frames
+from support.netib import Generated, Options, generate
+
+from flowcheck.findings.catalog.job_learning import PLAN_LACKS_BYTES, SHAPES_LACK_BYTES
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.learn import Reading, read_stream
+
+FEW = ((64, 100), (64,), (10, 64), (10,))
+MANY = ((8, 9), (8,), (9, 8)) * 14
+
+
+def without_frame_of(content: bytes, made: Generated, folder: Path) -> Reading:
+    """What the job's capture tells without the first frame whose data begin with `content`."""
+    seen = frames.read(made.files[0])
+    lost = next(n for n, frame in enumerate(seen) if data_of(frame).startswith(content))
+    frames.write(folder / "lossy.pcap", [*seen[:lost], *seen[lost + 1 :]], "")
+    tape = read_capture_files([folder / "lossy.pcap"])
+    return read_stream(tape.flows, tape.messages)
+
+
+def data_of(frame: frames.Frame) -> bytes:
+    """Of LL lines: four bytes of data, four of flag."""
+    raw = frame.header.payload if frame.header is not None else b""
+    return b"".join(raw[at : at + 4] for at in range(0, len(raw), 8))
+
+
+@pytest.mark.parametrize("shapes", [FEW, MANY], ids=["one packet", "one packet of several"])
+def test_shapes_that_lack_bytes_are_named(
+    shapes: tuple[tuple[int, ...], ...], tmp_path: Path
+) -> None:
+    """Sizes and strides (torch/csrc/distributed/c10d/reducer.cpp,
+    verify_params_across_processes)."""
+    options = Options(steps=4, version=(2, 23), shapes=shapes, mtu=512)
+    begin = struct.pack("<4q", *shapes[0], shapes[0][1], 1)
+    reading = without_frame_of(begin, generate(options, tmp_path), tmp_path)
+    assert reading.job is None
+    assert reading.why_not == (SHAPES_LACK_BYTES(parameters=len(shapes)),)
+
+
+def test_an_order_of_parameters_that_lacks_bytes_is_named(tmp_path: Path) -> None:
+    """The same file, sync_bucket_indices: int32 indices, then how many buckets; its weights and
+    its first gradients were read."""
+    made = generate(Options(steps=4, version=(2, 23), shapes=FEW), tmp_path)
+    order = struct.pack("<4i", *(index for bucket in made.truth.buckets for index in bucket))
+    reading = without_frame_of(order, made, tmp_path)
+    assert reading.job is None and reading.why_not == (PLAN_LACKS_BYTES(),)
+    assert reading.weights is not None and reading.weights.complete
