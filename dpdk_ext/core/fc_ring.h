@@ -27,7 +27,7 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 9,
+	FC_LAYOUT_VERSION = 10,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
