@@ -287,6 +287,8 @@ void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_f
 	dropped->next_owner = 0;
 	dropped->retired = 1;
 	dropped->owner &= (uint8_t)~FC_OWNER_SEVERAL;
+	/* It may have been found as the first owner for packets that are looked at ahead. */
+	memset(parser->found, 0, sizeof parser->found);
 }
 
 /* Removes from the list of `first` the other owner with the fewest packets. */

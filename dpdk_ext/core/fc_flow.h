@@ -76,9 +76,13 @@ struct fc_flow {
 	uint8_t has_sends; /* a SEND packet was seen */
 	uint8_t owner;     /* enum fc_flow_owner */
 
+	/* The rest of this cache line is looked at with every packet. */
+	uint64_t last_message; /* pool position of the message with the highest PSN; 0: none */
+	/* Packets far from everything in flight; reset by a packet that is not far. */
+	uint64_t far_packets;
+
 	uint64_t first_psn;    /* unwrapped PSN of the lowest write packet seen */
 	uint64_t expected_psn; /* one past the end of the furthest known message */
-	uint64_t last_message; /* pool position of the message with the highest PSN; 0: none */
 	/* For a message that would start at expected_psn: its number (UINT64_MAX: unknown), and
 	 * whether that is a count. They outlive the records they come from. */
 	uint64_t next_number, next_counted;
@@ -105,9 +109,7 @@ struct fc_flow {
 	 * it: a queue pair in error drops requests (IB 9.9.3). */
 	uint64_t refused_psn;
 	uint64_t refused_next; /* next_psn at the time of the refusal */
-	/* Packets far from everything in flight, and the 24-bit PSN of the first of them; reset by
-	 * a packet that is not far. */
-	uint64_t far_psn, far_packets;
+	uint64_t far_psn;      /* 24-bit PSN of the first of far_packets */
 	/* The last memory keys, each at its number modulo FC_FLOW_KEYS; they outlive the records
 	 * they come from. */
 	uint32_t rkeys[FC_FLOW_KEYS];
@@ -174,7 +176,7 @@ enum fc_message_held {
 	FC_HELD_MARKED = 2, /* a mark names it since its place in the pool was last due */
 };
 
-/* The first cache line has what later packets need, at its end what they change. */
+/* The first cache line has all that later packets need, at its end what they change. */
 struct fc_message {
 	uint64_t position;  /* commit word: its own pool position, written last */
 	uint64_t previous;  /* pool position of the previous message in PSN order, 0: unknown */
@@ -190,16 +192,16 @@ struct fc_message {
 	uint32_t line_flag;    /* words 1 and 3 of the first 16 payload bytes, if equal */
 	uint8_t flags;         /* enum fc_message_flags */
 	uint8_t opcode;        /* of its first packet that was seen */
-	uint8_t head_bytes;    /* valid bytes of head */
+	uint8_t standing : 4;  /* enum fc_message_standing */
+	uint8_t held : 4;      /* enum fc_message_held */
 	uint8_t kind;          /* enum fc_message_kind */
 
 	uint64_t number; /* message number in the flow from 0; UINT64_MAX: unknown */
 	uint64_t va;     /* RETH virtual address */
 	uint64_t first_ns;
 	uint32_t rkey;
-	uint16_t standing; /* enum fc_message_standing */
-	uint16_t held;     /* enum fc_message_held */
-	uint8_t head[16];  /* first payload bytes: distinguish incarnations */
+	uint32_t head_bytes; /* valid bytes of head */
+	uint8_t head[16];    /* first payload bytes: distinguish incarnations */
 	/* The uninterrupted run of messages that it belongs to, by the first PSN of the run, and
 	 * its position in it from 0. Used where the flow's own start was not captured. */
 	uint64_t run_psn, nth;

@@ -42,10 +42,7 @@
 #define FC_HELD_MAX 1024
 /* Most messages that give way to one message. */
 #define FC_WITHDRAWN_MAX 32
-/* Slots decoded before the first is assembled: enough to hide cache misses, few enough that the
- * payloads of two batches stay in the L1 cache. */
-#define FC_BATCH_SLOTS 4
-/* Slots whose addresses are computed: this batch and those prefetched. */
+/* Slots whose addresses and packets are kept: more than the parser looks ahead. */
 #define FC_LINED_SLOTS 64
 
 /* Whether it is a write or SEND packet, which is part of a message. */
@@ -73,12 +70,15 @@ struct fc_parser {
 	struct fc_jump_pointer *jumps; /* by record; also in `flows` */
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
-	uint64_t hashes[FC_BATCH_SLOTS];
-	struct fc_packet packets[FC_BATCH_SLOTS];
-	struct fc_slot *slots[FC_LINED_SLOTS]; /* addresses by position, up to lined_up */
-	uint64_t lined_up, left_in_page;
+	/* By position, each up to where a stage of the loop is. */
+	struct fc_slot *slots[FC_LINED_SLOTS];    /* lined_up */
+	struct fc_packet packets[FC_LINED_SLOTS]; /* decoded */
+	uint64_t hashes[FC_LINED_SLOTS];
+	struct fc_flow *found[FC_LINED_SLOTS]; /* looked_up; flow as it was then, or NULL */
+	uint64_t lined_up, decoded, peeked, looked_up;
+	uint64_t left_in_page;
 	uint8_t *next_slot;
-	struct fc_flow *found[FC_BATCH_SLOTS]; /* before the batch changed any; or NULL */
+	bool many_flows; /* more than the L1 cache holds */
 };
 
 /* A packet while it is assigned to its flow. */
@@ -148,14 +148,15 @@ static inline void fc_touch(struct fc_parser *parser, uint32_t *epoch, const voi
 static inline void fc_touch_flow_packet(struct fc_parser *parser, struct fc_flow *flow)
 {
 	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].packet, &flow->last_ns,
-		 offsetof(struct fc_flow, first_psn) - offsetof(struct fc_flow, last_ns));
+		 offsetof(struct fc_flow, last_message) - offsetof(struct fc_flow, last_ns));
 }
 
-/* first_psn to holes_used */
+/* last_message to holes_used */
 static inline void fc_touch_flow_rest(struct fc_parser *parser, struct fc_flow *flow)
 {
-	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].rest, &flow->first_psn,
-		 offsetof(struct fc_flow, holes) - offsetof(struct fc_flow, first_psn));
+	fc_touch(parser, &parser->flow_epochs[flow - parser->flows->flows].rest,
+		 &flow->last_message,
+		 offsetof(struct fc_flow, holes) - offsetof(struct fc_flow, last_message));
 }
 
 static inline void fc_touch_holes(struct fc_parser *parser, struct fc_flow *flow)

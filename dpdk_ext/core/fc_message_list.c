@@ -128,7 +128,7 @@ struct fc_message *fc_message_list_insert(struct fc_arrival *a, const struct fc_
 		message->flags |= FC_MESSAGE_REFUSED;
 		a->parser->counters.refused_messages++;
 	}
-	message->standing = (uint16_t)a->standing;
+	message->standing = a->standing & 0xf;
 	if (a->packet->flags & FC_PACKET_RETH && a->packet->length_bytes &&
 	    a->standing != FC_STANDING_UNPROVEN)
 		remember_key(a->flow, a->packet->rkey);

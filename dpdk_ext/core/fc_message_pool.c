@@ -13,10 +13,12 @@
  * src/include/device.h). */
 #define UNDER_WAY 8
 
-static void set_held(struct fc_parser *parser, struct fc_message *message, uint16_t held)
+static void set_held(struct fc_parser *parser, struct fc_message *message,
+		     enum fc_message_held held)
 {
-	fc_journal(parser, &message->standing, sizeof message->standing + sizeof message->held);
-	message->held = held;
+	/* a bit-field has no address: with it the end of its cache line */
+	fc_touch_message_packet(parser, message);
+	message->held = held & 0xf;
 }
 
 static bool is_complete(const struct fc_message *message)

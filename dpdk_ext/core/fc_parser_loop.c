@@ -6,15 +6,24 @@
 #include "fc_error.h"
 #include "fc_flow_ops.h"
 
-/* Slots ahead whose headers are prefetched: about one memory latency of parsing. */
-#define PREFETCH_SLOTS 8
-/* Payloads for the ICRC are prefetched one batch ahead, a part in each pass, because a core can
- * have only few cache misses in flight and should always have some. */
-#define PASSES 3
+/* Each stage is so many slots ahead of the last one that what it prefetches has arrived when the
+ * next stage needs it: headers, the index of flows, the flow, its newest message. */
+#define HEADERS_AHEAD 8 /* of decoding */
+#define DECODED_AHEAD 24
+#define PEEKED_AHEAD 16
+#define LOOKED_UP_AHEAD 8
+/* Payloads for the ICRC are prefetched so many slots before the check, few enough to stay in the L1
+ * cache. A part before each stage, because a core can have only few cache misses in
+ * flight and should always have some. */
+#define PAYLOAD_AHEAD 4
+#define PARTS 3
+/* Flows whose records stay in the L1 cache by themselves: for fewer, prefetching only costs. */
+#define FEW_FLOWS 64
 
-_Static_assert(FC_BATCH_SLOTS + PREFETCH_SLOTS <= FC_LINED_SLOTS &&
-		       2 * FC_BATCH_SLOTS <= FC_LINED_SLOTS,
-	       "all slots looked at are lined up");
+_Static_assert(1 + DECODED_AHEAD + HEADERS_AHEAD < FC_LINED_SLOTS &&
+		       LOOKED_UP_AHEAD < PEEKED_AHEAD && PEEKED_AHEAD < DECODED_AHEAD &&
+		       LOOKED_UP_AHEAD + PAYLOAD_AHEAD < DECODED_AHEAD + HEADERS_AHEAD,
+	       "all slots looked at are lined up, and stages follow each other");
 
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out)
@@ -127,11 +136,10 @@ static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 	return every && (every == 1 || position % every == 0);
 }
 
-/* Prefetches one pass's part of what prefetch_headers() left out, one batch ahead. */
+/* Prefetches a part of what prefetch_headers() left out. */
 static inline void prefetch_payload(const struct fc_parser *parser, uint64_t position,
-				    uint32_t pass)
+				    uint32_t part)
 {
-	position += FC_BATCH_SLOTS;
 	if (!is_checked(parser, position) || position >= parser->lined_up ||
 	    slot_at(parser, position)->icrc_l3_at)
 		return;
@@ -139,18 +147,18 @@ static inline void prefetch_payload(const struct fc_parser *parser, uint64_t pos
 	const uint32_t bytes = frame_bytes(parser->ring, slot_at(parser, position));
 	const uint32_t lines = bytes > 128 ? (bytes - 128 + 63) / 64 : 0;
 
-	for (uint32_t n = pass * lines / PASSES; n < (pass + 1) * lines / PASSES; n++)
+	for (uint32_t n = part * lines / PARTS; n < (part + 1) * lines / PARTS; n++)
 		__builtin_prefetch(slot + 192 + 64 * n);
 }
 
-/* First pass: decodes each frame by itself, and prefetches its flow's index entry. */
-static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
+/* Decodes each frame by itself, and prefetches its flow's index entry. */
+static void decode_slots(struct fc_parser *parser, uint64_t stop)
 {
-	for (uint64_t i = 0; i < count; i++) {
-		if (FC_LIKELY(first + i + PREFETCH_SLOTS < parser->lined_up))
-			prefetch_headers(slot_at(parser, first + i + PREFETCH_SLOTS));
-		prefetch_payload(parser, first + i, 0);
-		const struct fc_slot *slot = slot_at(parser, first + i);
+	for (; parser->decoded < stop; parser->decoded++) {
+		const uint64_t position = parser->decoded, i = position & (FC_LINED_SLOTS - 1);
+		if (FC_LIKELY(position + HEADERS_AHEAD < parser->lined_up))
+			prefetch_headers(slot_at(parser, position + HEADERS_AHEAD));
+		const struct fc_slot *slot = slot_at(parser, position);
 		struct fc_packet *p = &parser->packets[i];
 		fc_decode(slot->frame, frame_bytes(parser->ring, slot), slot->wire_bytes, p);
 		if (p->flags & FC_PACKET_ROCE) {
@@ -158,6 +166,23 @@ static void decode_slots(struct fc_parser *parser, uint64_t first, uint64_t coun
 			__builtin_prefetch(&parser->flows->index[parser->hashes[i] >> 32 &
 								 (FC_INDEX_ENTRIES - 1)]);
 		}
+	}
+}
+
+/* Prefetches the flow that the packet most likely belongs to: its key, and what packets change. */
+static void peek_flows(struct fc_parser *parser, uint64_t stop)
+{
+	if (parser->peeked < parser->looked_up)
+		parser->peeked = parser->looked_up;
+	for (; parser->peeked < stop; parser->peeked++) {
+		const uint64_t i = parser->peeked & (FC_LINED_SLOTS - 1);
+		const uint64_t at = parser->hashes[i] >> 32 & (FC_INDEX_ENTRIES - 1);
+		const uint32_t flow = (uint32_t)parser->flows->index[at] - 1;
+		if (FC_UNLIKELY(!has_flow(&parser->packets[i]) || flow >= FC_FLOWS_MAX))
+			continue;
+		__builtin_prefetch(&parser->flows->flows[flow]);
+		__builtin_prefetch(&parser->flows->flows[flow].last_ns, 1);
+		__builtin_prefetch(&parser->flow_epochs[flow], 1);
 	}
 }
 
@@ -174,15 +199,15 @@ static inline bool is_found_right(const struct fc_parser *parser, const struct f
 	       p->icrc_at + FC_ICRC_BYTES + slot->icrc_after == frame_bytes(parser->ring, slot);
 }
 
-/* Second pass: checks the ICRC, and prefetches the flow that it most likely belongs to. */
-static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t count)
+/* Checks the ICRC, finds the flow, and prefetches the message that it most likely continues. */
+static void look_up_slots(struct fc_parser *parser, uint64_t stop)
 {
-	for (uint64_t i = 0; i < count; i++) {
+	for (; parser->looked_up < stop; parser->looked_up++) {
+		const uint64_t position = parser->looked_up, i = position & (FC_LINED_SLOTS - 1);
 		struct fc_packet *p = &parser->packets[i];
-		prefetch_payload(parser, first + i, 1);
-		if (p->flags & FC_PACKET_ROCE && is_checked(parser, first + i)) {
+		if (p->flags & FC_PACKET_ROCE && is_checked(parser, position)) {
 			p->flags |= FC_PACKET_ICRC_CHECKED;
-			const struct fc_slot *slot = slot_at(parser, first + i);
+			const struct fc_slot *slot = slot_at(parser, position);
 			if (!is_found_right(parser, slot, p) && !fc_icrc_right(slot->frame, p))
 				p->verdict = FC_ICRC_BAD;
 		}
@@ -190,8 +215,11 @@ static void look_up_slots(struct fc_parser *parser, uint64_t first, uint64_t cou
 		if (FC_LIKELY(has_flow(p)))
 			flow = fc_flow_find(parser->flows, p, parser->hashes[i]);
 		parser->found[i] = flow;
-		if (FC_LIKELY(flow))
-			__builtin_prefetch(&flow->last_ns, 1);
+		if (FC_LIKELY(flow) && parser->many_flows) {
+			const uint64_t last = flow->last_message & parser->flows->mask;
+			__builtin_prefetch(&parser->flows->messages[last], 1);
+			__builtin_prefetch(&parser->message_epochs[last], 1);
+		}
 	}
 }
 
@@ -205,9 +233,11 @@ static void note_bad_icrc(struct fc_parser *parser, const struct fc_packet *p, u
 	}
 }
 
-/* Third pass: assigns the packet to its flow and writes the mark to its slot. */
-static void finish_slot(struct fc_parser *parser, struct fc_slot *slot, uint64_t i)
+/* Assigns the packet to its flow and writes the mark to its slot. */
+static void finish_slot(struct fc_parser *parser, uint64_t position)
 {
+	const uint64_t i = position & (FC_LINED_SLOTS - 1);
+	struct fc_slot *slot = slot_at(parser, position);
 	const struct fc_packet *p = &parser->packets[i];
 	/* Not read by others before `parsed` has moved. */
 	struct fc_mark *mark = &slot->mark;
@@ -257,23 +287,38 @@ static bool journal_full(const struct fc_parser *parser)
 	return parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES;
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Takes the slot at `position`, and has the stages before the last ready for those behind it, none
+ * of them beyond `stop`. */
+static void parse_slot(struct fc_parser *parser, uint64_t position, uint64_t stop)
+{
+	const uint64_t checked_next = position + LOOKED_UP_AHEAD + PAYLOAD_AHEAD;
+
+	prefetch_payload(parser, checked_next, 0);
+	decode_slots(parser, least(position + 1 + DECODED_AHEAD, stop));
+	if (parser->many_flows)
+		peek_flows(parser, least(position + 1 + PEEKED_AHEAD, stop));
+	prefetch_payload(parser, checked_next, 1);
+	look_up_slots(parser, least(position + 1 + LOOKED_UP_AHEAD, stop));
+	prefetch_payload(parser, checked_next, 2);
+	finish_slot(parser, position);
+}
+
 /* Parses one span, or as much of it as fits into the journal. Returns the committed slots. */
-static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t count, uint64_t head)
+static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t count, uint64_t stop,
+			   uint64_t head)
 {
 	uint64_t done = 0;
 
 	fc_undo_begin(parser, first);
-	while (done < count && !journal_full(parser)) {
-		const uint64_t left = count - done;
-		const uint64_t batch = left < FC_BATCH_SLOTS ? left : FC_BATCH_SLOTS;
-		const uint64_t base = first + done;
-		line_up(parser, base + FC_LINED_SLOTS < head ? base + FC_LINED_SLOTS : head);
-		decode_slots(parser, base, batch);
-		look_up_slots(parser, base, batch);
-		for (uint64_t i = 0; i < batch && !journal_full(parser); i++, done++) {
-			prefetch_payload(parser, base + i, 2);
-			finish_slot(parser, slot_at(parser, base + i), i);
-		}
+	parser->many_flows = parser->flows->header->flows_made > FEW_FLOWS;
+	for (; done < count && !journal_full(parser); done++) {
+		line_up(parser, least(first + done + FC_LINED_SLOTS, head));
+		parse_slot(parser, first + done, stop);
 	}
 	commit(parser, first + done);
 	return done;
@@ -287,9 +332,8 @@ int64_t fc_parse_span(struct fc_parser *parser, uint64_t limit)
 	const uint64_t stop = head - start < limit ? head : start + limit;
 
 	line_up_from(parser, start);
-	for (uint64_t at = start; at < stop;) {
-		const uint64_t count = stop - at < FC_SPAN_SLOTS ? stop - at : FC_SPAN_SLOTS;
-		at += parse_some(parser, at, count, head);
-	}
+	parser->decoded = parser->peeked = parser->looked_up = start;
+	for (uint64_t at = start; at < stop;)
+		at += parse_some(parser, at, least(stop - at, FC_SPAN_SLOTS), stop, head);
 	return (int64_t)(stop - start);
 }

@@ -29,6 +29,7 @@ STAGES = (
     "chaining",
     "learning",
     "rate",
+    "where",
 )
 
 

@@ -49,10 +49,11 @@ def _cpu(scale: Scale, copies: Copies, pmtu_bytes: int) -> Iterator[Figure]:
         commit = ring.capture_commit()
         functions = [address(ffi.addressof(lib, f"fc_ring_{n}")) for n in ("put", "publish")]
         arguments = [*functions, address(ring.handle), address(commit), address(source)]
+        sizes = np.full(items, size, np.uint32)
 
         def put() -> None:
-            pointers = [copies.pointer(a) for a in arguments]
-            assert copies.library.bench_put(*pointers, stride, size, items) == items
+            *pointers, at = [copies.pointer(a) for a in (*arguments, address(sizes))]
+            assert copies.library.bench_put(*pointers, stride, at, items) == items
 
         works = {
             name: Work(lambda n=name: copies.copy(n, to, come_from, size, items))

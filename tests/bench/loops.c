@@ -26,9 +26,9 @@ void bench_copy(void *copy, uint8_t *to, uint64_t to_stride, uint64_t to_per_pag
 				at(from, from_stride, from_per_page, n), bytes);
 }
 
-/* Returns the frames that found room. */
+/* sizes: bytes of each frame. Returns the frames that found room. */
 uint64_t bench_put(void *put, void *publish, void *ring, void *commit, const uint8_t *frames,
-		   uint64_t stride, uint32_t bytes, uint64_t items)
+		   uint64_t stride, const uint32_t *sizes, uint64_t items)
 {
 	uint64_t done = 0;
 
@@ -36,8 +36,9 @@ uint64_t bench_put(void *put, void *publish, void *ring, void *commit, const uin
 		uint64_t pending = 0;
 
 		while (pending < BURST && done + pending < items &&
-		       !((put_fn)put)(ring, pending, frames + (done + pending) * stride, bytes,
-				      bytes, 0, done + pending))
+		       !((put_fn)put)(ring, pending, frames + (done + pending) * stride,
+				      sizes[done + pending], sizes[done + pending], 0,
+				      done + pending))
 			pending++;
 		if (!pending)
 			break;
