@@ -23,7 +23,7 @@ from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.persist import checkpoint_ledger
@@ -60,7 +60,7 @@ def entries(target: Path) -> dict[int, tuple[Finding, ...]]:
 def noted(run: RunDir) -> tuple[str, ...]:
     config = run.settings().persist
     assert config is not None
-    return saver_of(run, config).note_doubts(partial(doubts_behind_save, run))
+    return saver_of(run, config).note_doubts(partial(doubts_to_note, run))
 
 
 def test_the_stage_notes_a_failed_audit_and_a_base_that_ends_the_doubt(
@@ -146,7 +146,7 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
         )
         assert told == []
         fail(run)
-        assert saver.note_doubts(partial(doubts_behind_save, run)) == ("step-4",)
+        assert saver.note_doubts(partial(doubts_to_note, run)) == ("step-4",)
         for step in ("latest", 4):
             download_step(
                 target, step, tmp_path / "after", options=store.options, doubted=told.extend
