@@ -19,9 +19,12 @@ from test_doubts_over_http import differs
 import flowcheck
 from flowcheck.config import ServeConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.file_audits import LOAD_DOUBTED
+from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.messages import SaveFailed, StepSaved
+from flowcheck.ops.restore.checkpoint_doubts import basis_of
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.stages.checkpointing.persist_stage import PersistService
 from flowcheck.stages.checkpointing.serve_stage import catalogue_of
 from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation
@@ -167,6 +170,21 @@ def test_many_doubts_of_a_step_do_not_fill_the_ledger(run: RunDir, target: Path)
     noted(run)
     [of] = [doubts for doubts in entries(target).values() if doubts]
     assert len(of) <= checkpoint_ledger.DOUBTS_MAX
+
+
+def test_a_tainted_step_made_of_a_save_keeps_what_an_audit_says_of_the_save(
+    run: RunDir, target: Path
+) -> None:
+    """The ledger alone knows it; of the elements that copies differed in, the step tells itself."""
+    saved(run, 4)
+    fail(run)
+    differs(run, 4, 4)
+    noted(run)
+    shutil.rmtree(run.root)
+    of = target / "step-4"
+    made = SimpleNamespace(step=Step(5), digest="0" * 64, tainted={"w": ()})
+    found = basis_of(of, load_manifest(of), made=cast("Any", made))
+    assert [one.code for one in found if one.code != EMPTY_STATE.code] == [DOUBTED.code]
 
 
 def test_another_run_serves_the_folder_with_what_its_ledger_says(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER
+from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER, NOTES_UNREADABLE
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.catalog.step_journals import (
@@ -191,7 +191,7 @@ def _history_at(
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
     journals = JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE, JOURNAL_TAINTED_BEHIND_GAP
-    doubts = DOUBTED, *journals, CALLED_EXACT_BEFORE, DOUBTED_BY_SERVER
+    doubts = DOUBTED, *journals, CALLED_EXACT_BEFORE, DOUBTED_BY_SERVER, NOTES_UNREADABLE
     return next((one for one in findings if one.is_any_of(*doubts)), None)
 
 

@@ -24,6 +24,8 @@ LINES_BYTES = 1 << 20
 """Bytes of the file; beyond them the newer half is kept. A choice: some thousand lines."""
 FILES_HELD = 8
 """Files whose lines are held in memory. A choice: a process reads few runs."""
+STEPS_HELD = 4096
+"""Steps whose lines are. A choice: a folder of checkpoints that is served has fewer."""
 
 
 class DifferingStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,21 +50,32 @@ def record_differing_step(run: RunDir, told: DifferingStep) -> None:
 
 def differing_steps(run: RunDir) -> list[DifferingStep]:
     """Every line, oldest first."""
+    stamp = _stamp_of(run)
+    return [] if stamp is None else [*_parsed(run.differing, stamp)]
+
+
+def _stamp_of(run: RunDir) -> tuple[int, int, int] | None:
+    """What tells one content of the file from another; None: there is none."""
     try:
         found = run.differing.stat()
     except FileNotFoundError:
-        return []
-    return [*_parsed(run.differing, (found.st_ino, found.st_size, found.st_mtime_ns))]
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @lru_cache(maxsize=FILES_HELD)
 def _parsed(path: Path, stamp: tuple[int, int, int]) -> tuple[DifferingStep, ...]:
-    """stamp: what tells one content of the file from another."""
     found = []
     for line in complete_lines(path):
         with suppress(*DECODE_ERRORS):  # of another version
             found.append(msgspec.json.decode(line, type=DifferingStep))
     return tuple(found)
+
+
+@lru_cache(maxsize=STEPS_HELD)
+def _covering(path: Path, stamp: tuple[int, int, int], step: Step) -> tuple[DifferingStep, ...]:
+    """The lines of which a step was called exact."""
+    return tuple(one for one in _parsed(path, stamp) if one.step <= step <= one.called_exact_to)
 
 
 def saved_while_exact(
@@ -71,11 +84,9 @@ def saved_while_exact(
     """What is to be said of a checkpoint of this step that names these tainted elements: where they
     lack those of copies that differed, it was saved before that. digest: of its state; None: not
     known, so that every line of the step counts."""
-    lines = [
-        one
-        for one in differing_steps(run)
-        if one.step <= step <= one.called_exact_to and not _names(tainted or {}, one)
-    ]
+    stamp = _stamp_of(run)
+    covering = () if stamp is None else _covering(run.differing, stamp, step)
+    lines = [one for one in covering if not _names(tainted or {}, one)]
     if lines and digest is not None:
         life = incarnation_of(run)
         outside = [one for one in lines if _is_outside(one, life, step)]

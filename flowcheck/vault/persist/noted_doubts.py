@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.checkpoint_downloads import NOTES_UNREADABLE
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.local_folder import LocalFolder
 
@@ -16,16 +17,22 @@ FOLDERS_HELD = 8
 
 
 def noted_beside(checkpoint: Path, digest: str) -> tuple[Finding, ...]:
-    """What the run noted there behind the save of this checkpoint; () where the ledger cannot be
-    read, or is of another state. digest: of the checkpoint's state."""
+    """What the run noted there behind the save of this checkpoint; () where there is no ledger, or
+    the note is of another state. Where the ledger cannot be read, that is a doubt too, of what has
+    the name of a step. digest: of the checkpoint's state."""
     folder = checkpoint.absolute().parent
-    with suppress(FlowCheckError, OSError):
-        found = (folder / checkpoint_ledger.LEDGER).stat()
+    ledger = folder / checkpoint_ledger.LEDGER
+    try:
+        found = ledger.stat()
         stamp = found.st_ino, found.st_size, found.st_mtime_ns
         noted, doubts = _noted_in(folder, stamp).get(checkpoint.name, ("", ()))
-        if noted == digest:
-            return doubts
-    return ()
+    except FileNotFoundError:
+        return ()
+    except (FlowCheckError, OSError) as error:
+        if not checkpoint.name.startswith(CHECKPOINT_NAME_PREFIX):
+            return ()
+        return (NOTES_UNREADABLE(why=error, ledger=ledger),)
+    return doubts if noted == digest else ()
 
 
 @lru_cache(maxsize=FOLDERS_HELD)
