@@ -24,6 +24,8 @@ LINES_BYTES = 1 << 20
 """Bytes of the file; beyond them the newer half is kept. A choice: some thousand lines."""
 FILES_HELD = 8
 """Files whose lines are held in memory. A choice: a process reads few runs."""
+TOLD_MAX = 8
+"""Lines that are told of one step. A choice: a single one makes it doubtful."""
 STEPS_HELD = 4096
 """Steps whose lines are. A choice: a folder of checkpoints that is served has fewer."""
 
@@ -96,7 +98,7 @@ def saved_while_exact(
         CALLED_EXACT_BEFORE(
             step=one.step, to=one.called_exact_to, elements=one.elements, bytes=one.conflict_bytes
         )
-        for one in lines
+        for one in lines[:TOLD_MAX]
     )
 
 
