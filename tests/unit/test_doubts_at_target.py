@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import fsspec
 import pytest
 from support.persisting import replica_of, run_with_replica, saver_for, take
 from support.refused_as import refused_as
@@ -19,13 +20,17 @@ from test_persist_stage import stage, until
 import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_downloads import NOTES_UNREADABLE
 from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.download import download_source
 from flowcheck.vault.download.checkpoint_download import download_step
+from flowcheck.vault.download.download_source import ObjectStoreSource
 from flowcheck.vault.persist import checkpoint_ledger
 
 
@@ -60,7 +65,7 @@ def entries(target: Path) -> dict[int, tuple[Finding, ...]]:
 def noted(run: RunDir) -> tuple[str, ...]:
     config = run.settings().persist
     assert config is not None
-    return saver_of(run, config).note_doubts(partial(doubts_behind_save, run))
+    return saver_of(run, config).note_doubts(partial(doubts_to_note, run))
 
 
 def test_the_stage_notes_a_failed_audit_and_a_base_that_ends_the_doubt(
@@ -118,16 +123,47 @@ def test_the_save_at_the_end_of_the_chain_notes_it_too(run: RunDir, target: Path
     assert [step for step, doubts in entries(target).items() if doubts] == [4]
 
 
-def test_a_damaged_ledger_costs_what_it_says_and_no_restore(run: RunDir, target: Path) -> None:
+def test_what_a_damaged_ledger_said_is_a_doubt(run: RunDir, target: Path, tmp_path: Path) -> None:
     saved(run, 2)
     differs(run, 2, 2)
     noted(run)
     with refused_as(LOAD_DOUBTED):
         flowcheck.load(target, 2)
     (target / checkpoint_ledger.LEDGER).write_bytes(b"{")
-    assert flowcheck.load(target, 2)["step"] == 2
+    for step in (1, 2):
+        with refused_as(LOAD_DOUBTED) as refused:
+            flowcheck.load(target, step)
+        why = refused.value.finding.arguments["why"]
+        assert isinstance(why, Finding) and why.is_any_of(NOTES_UNREADABLE)
+        assert str(target / checkpoint_ledger.LEDGER) in why.remedy
+        assert flowcheck.load(target, step, despite_audit=True)["step"] == step
+    served = ObjectStoreSource(f"file://{target}", fsspec.filesystem("file"))
+    assert [one.code for one in served.find("latest").doubts] == [NOTES_UNREADABLE.code]
     with pytest.raises(StateError):
         noted(run)
+    (target / "step-1").rename(target / "mine")
+    assert flowcheck.load(target / "mine")["step"] == 1, "the ledger is not of this"
+    (target / checkpoint_ledger.LEDGER).unlink()
+    assert flowcheck.load(target, 2)["step"] == 2
+
+
+def test_a_store_that_does_not_give_its_ledger_gives_no_step(
+    run: RunDir, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(run, 1)
+    files = fsspec.filesystem("file")
+    source = ObjectStoreSource(f"file://{target}", files)
+    assert source.find(Step(1)).doubts == ()
+    reads = download_source.read_small
+
+    def fails(system: object, path: str, most: int) -> bytes:
+        if path.endswith(checkpoint_ledger.LEDGER):
+            raise TimeoutError(path)
+        return reads(system, path, most)
+
+    monkeypatch.setattr(download_source, "read_small", fails)
+    with pytest.raises(StateError):
+        source.find("latest")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -146,7 +182,7 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
         )
         assert told == []
         fail(run)
-        assert saver.note_doubts(partial(doubts_behind_save, run)) == ("step-4",)
+        assert saver.note_doubts(partial(doubts_to_note, run)) == ("step-4",)
         for step in ("latest", 4):
             download_step(
                 target, step, tmp_path / "after", options=store.options, doubted=told.extend

@@ -46,6 +46,14 @@ def differs(run: RunDir, since: int, to: int) -> None:
     record_differing_step(run, late)
 
 
+def nested(levels: int) -> Finding:
+    """Findings in findings, whose sentences need more of the stack than reading them does."""
+    found = Finding("x.y")
+    for _ in range(levels):
+        found = Finding(RESTORE_DOUBTED.code, {"step": 1, "why": found})
+    return found
+
+
 def test_a_step_behind_a_failed_audit_is_refused_as_it_is_beside_its_run(
     run: RunDir, tmp_path: Path
 ) -> None:
@@ -101,6 +109,11 @@ def test_a_folder_that_lies_in_its_run_is_asked_of_it_too(run: RunDir, saved: Pa
     [
         {"code": "audit.of_a_later_release", "sentence": "it is \x1b[31mwrong\n"},
         {"code": "learn.some_fact", "arguments": {"x": "y" * 9000}},
+        {
+            "code": DOUBTED.code,
+            "arguments": {"file": "\x1b[31m", "step": 1, "tensor": "", "equal": 0},
+        },
+        {"code": RESTORE_DOUBTED.code, "arguments": {"step": 1, "why": nested(300)}},
     ],
 )
 def test_a_doubt_that_this_release_does_not_know_is_still_one(

@@ -160,6 +160,14 @@ SAVES_DOUBTED = Entry(
     remedy="`flowcheck status{this_run!o}` tells which; `flowcheck base FILE{this_run!o}` ends the "
     "doubt of later saves.",
 )
+DOUBTS_NOT_NOTED = Entry(
+    "saving.doubts_not_noted",
+    "{target}: what came to light behind earlier saves could not be noted there: {reason}",
+    cause="The checkpoint itself is saved. Whoever has the target alone may take a save for exact "
+    "that is in doubt.",
+    remedy="`flowcheck status{this_run!o}` tells which audit failed, or which copies differed: "
+    "take no step from there that rests on that.",
+)
 NOTHING_MOVED = Entry(
     "saving.nothing_moved",
     "{target}: nothing moved for {seconds} s",

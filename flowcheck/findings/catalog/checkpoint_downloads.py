@@ -143,6 +143,15 @@ DOUBTED_BY_SERVER = Entry(
     "server is of another release, whose words are not known here.",
     remedy="Take an earlier step, or restore with the release of FlowCheck that the server has.",
 )
+NOTES_UNREADABLE = Entry(
+    "download.notes_unreadable",
+    "NOT proved exact: what came to light behind its save cannot be read: {why}",
+    cause="A run notes beside its checkpoints which of them an audit, or copies that differed, put "
+    "in doubt.",
+    remedy="Make {ledger} readable, or name the run that saved there; if nothing can be known any "
+    "more, take the step despite that, or move the file away.",
+    also=("ledger",),
+)
 OTHER_STEP = Entry(
     "download.other_step",
     "{url}: the server answered with step {step}, {asked} was requested",

@@ -14,18 +14,19 @@ from functools import partial
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.replica.checkpoint_files.manifest import Manifest, load_manifest
+from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
 from flowcheck.stages.job_state.differing_steps import saved_while_exact
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save, manifest_if_whole
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
-from flowcheck.vault.persist import checkpoint_ledger
-from flowcheck.vault.persist.local_folder import LocalFolder
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
+from flowcheck.vault.persist.noted_doubts import noted_beside
 from flowcheck.vault.persist.storage_target import local_path
 
 
@@ -38,41 +39,31 @@ def basis_of(
     """What a checkpoint rests on: as its manifest has it, and by the audits since, as far as they
     can be read. run: the run directory that the user names; it counts if its settings name the
     checkpoint's folder; made: a later step that was made from it."""
-    step, tainted = manifest.step, manifest.tainted
+    step, tainted, digest = manifest.step, manifest.tainted, manifest.digest
     if made is not None:
-        step, tainted = made.step, made.tainted
+        step, tainted, digest = made.step, made.tainted, made.digest
     found: list[Finding] = []
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
-            found += saved_doubts_of(own, step)
-            found += saved_while_exact(own, step, tainted)
-    if made is None or not made.tainted:
-        found += _noted_beside(checkpoint)
+            found += saved_doubts_of(own, step, digest)
+            found += saved_while_exact(own, step, tainted, digest)
+    noted = noted_beside(checkpoint, manifest.digest)
+    if made is not None and made.tainted:  # it names what copies differed of
+        noted = tuple(one for one in noted if not one.is_any_of(CALLED_EXACT_BEFORE))
+    found += noted
     return tuple(dict.fromkeys((*found, *manifest.assumed)))
 
 
-def doubts_since_save(checkpoint: Path, step: Step) -> tuple[Finding, ...]:
+def doubts_since_save(checkpoint: Path, listing: CheckpointListing) -> tuple[Finding, ...]:
     """The same of a checkpoint's folder, without what its manifest says: of the run in whose
     directory it lies, as far as that can be read."""
     found: list[Finding] = []
     for own in _runs_of(checkpoint, None):
         with suppress(FlowCheckError, OSError):
-            found += doubts_behind_save(own, step, partial(load_manifest, checkpoint))
-    found += _noted_beside(checkpoint)
+            manifest = partial(manifest_if_whole, checkpoint)
+            found += doubts_behind_save(own, listing.step, listing.digest, manifest)
+    found += noted_beside(checkpoint, listing.digest)
     return tuple(dict.fromkeys(found))
-
-
-def _noted_beside(checkpoint: Path) -> tuple[Finding, ...]:
-    """What the ledger of the folder of checkpoints says, in which the run noted it."""
-    with suppress(FlowCheckError, OSError):
-        folder = checkpoint.absolute().parent
-        ledger = checkpoint_ledger.decode(
-            LocalFolder(folder).read(checkpoint_ledger.LEDGER), str(folder)
-        )
-        entry = ledger.entry(checkpoint.name)
-        if entry is not None and entry.digest == load_manifest(checkpoint).digest:
-            return checkpoint_ledger.doubts_from_elsewhere(entry.doubts)
-    return ()
 
 
 def is_found_equal_by(

@@ -282,7 +282,7 @@ def _of_files(
 def _lacks_bytes(run: RunDir, checkpoint: Path) -> bool:
     """By its manifest, or by what turned out behind it."""
     tainted = is_tainted(checkpoint)
-    return bool(tainted) or was_called_exact(run, step_in_folder_name(checkpoint))
+    return bool(tainted) or was_called_exact(run, checkpoint)
 
 
 def _step_not_kept(

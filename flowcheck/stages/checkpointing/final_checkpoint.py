@@ -9,6 +9,7 @@ from functools import partial
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.chain_processes import (
+    DOUBTS_NOT_NOTED,
     NO_CHECKPOINT,
     NOTHING_MOVED,
     STEP_IS_SAVED,
@@ -17,7 +18,7 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
@@ -66,20 +67,25 @@ def _saved(
     if durable is None or durable.step != wanted or saver.unfinished():
         say(STEP_IS_SAVED(step=wanted, target=config.target))
     while True:
-        found = _watched(saver, config, run, wanted)
+        found = _watched(saver, config, run, wanted, say)
         if found.step == wanted:
             return found
 
 
-def _watched(saver: Saver, config: PersistConfig, run: RunDir, wanted: Step) -> LedgerEntry:
+def _watched(
+    saver: Saver, config: PersistConfig, run: RunDir, wanted: Step, say: Callable[[Finding], None]
+) -> LedgerEntry:
     """Runs `Saver.save` in a thread, and gives it up where nothing moves any more. What came to
-    light about earlier saves is noted at the target with it."""
+    light about earlier saves is noted at the target with it; a failure of that alone is told."""
     made: list[LedgerEntry | BaseException] = []
 
     def save() -> None:
         try:
             entry = saver.save(wanted)
-            saver.note_doubts(partial(doubts_behind_save, run))
+            try:
+                saver.note_doubts(partial(doubts_to_note, run))
+            except (FlowCheckError, OSError) as error:
+                say(DOUBTS_NOT_NOTED(target=config.target, reason=error))
             made.append(entry)
         except BaseException as error:
             made.append(error)

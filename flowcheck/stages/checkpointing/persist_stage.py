@@ -24,7 +24,7 @@ from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
@@ -73,6 +73,8 @@ class PersistService:
         """Whether the target was read for what is durable there."""
         self._doubts_noted: tuple[object, ...] = ()
         """Sizes of the run's records of doubts when the target learned of them."""
+        self._owes_save = False
+        """Whether the last save failed: one is tried again, whatever the schedule says."""
         self._doubted: tuple[str, ...] = ()
         """Saves that the save in progress noted as doubtful."""
 
@@ -99,16 +101,18 @@ class PersistService:
         if any(step > last and step not in tainted for step in held):
             held = tuple(step for step in held if step not in tainted)
         step = self._schedule.due(held, last, now - self._began_s)
-        if step is None and self._reported.attempts and held and held[-1] > 0:
-            step = held[-1]  # what failed is still owed
+        if step is None and self._owes_save and held and held[-1] > 0:
+            step = held[-1]
         owed = not self._asked or self._doubts_noted != self._records_of_doubts()
-        if step is not None or (owed and held):
+        # What is saved can come in doubt while memory holds no step, as before a base.
+        if step is not None or (owed and (held or self._reported.durable_name)):
             self._begin(step)
         return 0
 
     def _begin(self, step: Step | None) -> None:
         """Starts to save a step; None: first only looks which checkpoints the target has."""
         self._saved = self._failed = None
+        self._owes_save = step is not None
         if step is not None:
             self._began_s = time.monotonic()
             self._reported.step, self._reported.began_s = step, time.time()
@@ -131,10 +135,11 @@ class PersistService:
                     self._saved = saver.save(Step(0))
             else:
                 self._saved = saver.save(step)
+            # Behind each save: a record may be older than the taint that a save lacks.
             seen = self._records_of_doubts()
-            if self._doubts_noted != seen:
-                self._doubted = saver.note_doubts(partial(doubts_behind_save, self._run))
-                self._doubts_noted = seen
+            self._doubts_noted = ()
+            self._doubted = saver.note_doubts(partial(doubts_to_note, self._run))
+            self._doubts_noted = seen
         except FlowCheckError as error:
             self._failed = error.finding
         except Exception as error:
@@ -176,21 +181,16 @@ class PersistService:
     def _end(self) -> None:
         told, saved = self._reported, self._saved
         told.phase = ""
+        if saved is not None:  # also where only what came to light could not be noted
+            self._owes_save = False
+            self._take(saved)
         if self._failed is None:
-            self._asked = True
-            if saved is not None:
-                fresh = told.durable_name != saved.name or told.durable_step != saved.step
-                told.durable_step, told.durable_name = saved.step, saved.name
-                told.durable_s, told.durable_bytes = saved.saved, saved.bytes
-                if fresh and told.step is not None:
-                    told.count += 1
-                    told.took_s = time.monotonic() - self._began_s
-                    self._report_saved(saved, told.took_s)
-                if self._doubted:
-                    self._say(SAVES_DOUBTED(target=told.target, checkpoints=self._doubted))
-                    self._doubted = ()
-                if told.attempts:
-                    self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
+            self._asked, self._owes_save = True, False
+            if self._doubted:
+                self._say(SAVES_DOUBTED(target=told.target, checkpoints=self._doubted))
+                self._doubted = ()
+            if told.attempts and saved is not None:
+                self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
             told.error, told.attempts, told.next_try_s = None, 0, 0.0
             self._next_s = 0.0
         else:
@@ -204,6 +204,17 @@ class PersistService:
         told.step = None
         self._saver = None
         self._report()
+
+    def _take(self, saved: LedgerEntry) -> None:
+        """Writes down the newest durable checkpoint, and reports one that is new."""
+        told = self._reported
+        fresh = told.durable_name != saved.name or told.durable_step != saved.step
+        told.durable_step, told.durable_name = saved.step, saved.name
+        told.durable_s, told.durable_bytes = saved.saved, saved.bytes
+        if fresh and told.step is not None:
+            told.count += 1
+            told.took_s = time.monotonic() - self._began_s
+            self._report_saved(saved, told.took_s)
 
     def _report_saved(self, saved: LedgerEntry, took_s: float) -> None:
         self._links.report(

@@ -16,13 +16,13 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import SERVED_AT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note
-from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
-from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save
+from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save, manifest_if_whole
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
-from flowcheck.step_numbers import Step
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
+from flowcheck.vault.persist.noted_doubts import noted_beside
 from flowcheck.vault.persist.storage_target import local_path
 from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
@@ -46,11 +46,14 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
     return StepCatalog(unique, memory, staging, own.staged, doubts)
 
 
-def _doubts(run: RunDir, folder: Path, step: Step) -> tuple[Finding, ...]:
-    """Of a checkpoint that the run saved; none where the run's files cannot be read."""
+def _doubts(run: RunDir, folder: Path, listing: CheckpointListing) -> tuple[Finding, ...]:
+    """Of a checkpoint that the run saved, and by the ledger beside it, as another run may have;
+    nothing of the run where its files cannot be read."""
+    found: tuple[Finding, ...] = ()
     with suppress(FlowCheckError, OSError):
-        return doubts_behind_save(run, step, partial(load_manifest, folder))
-    return ()
+        manifest = partial(manifest_if_whole, folder)
+        found = doubts_behind_save(run, listing.step, listing.digest, manifest)
+    return tuple(dict.fromkeys((*found, *noted_beside(folder, listing.digest))))
 
 
 def catalogues_of(

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER
+from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER, NOTES_UNREADABLE
 from flowcheck.findings.catalog.file_audits import DOUBTED, FILE_DAMAGED, NO_STEP
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.catalog.step_journals import (
@@ -25,6 +26,7 @@ from flowcheck.findings.catalog.step_journals import (
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.steps_of_this_past import is_of_this_past
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
@@ -119,40 +121,77 @@ def doubts_of(run: RunDir, step: Step | None = None) -> tuple[Finding, ...]:
     return () if doubt is None else (doubt,)
 
 
-def saved_doubts_of(run: RunDir, step: Step) -> tuple[Finding, ...]:
+def saved_doubts_of(run: RunDir, step: Step, digest: str) -> tuple[Finding, ...]:
     """What the audits say of a checkpoint of this step that the run saved, also before the audit
     that failed. A base ends the doubt from its own step on: steps before it rest on the state that
-    it replaced."""
-    doubt = _history_at(run, step).doubt_of(step)
+    it replaced, and so do those behind it that were saved before. digest: of the saved state."""
+    lines = _lines_of(run.audits)
+    doubt = _doubt_at(lines, (at := _bases_of(run, lines)), step)
+    if doubt is None:
+        for base in reversed(at):
+            doubt = _doubt_at(lines[: base.line], [one for one in at if one.line < base.line], step)
+            if doubt is not None:
+                # Only where the replica is known to have had another state is it of the past.
+                return (doubt,) if is_of_this_past(run, step, digest) is False else ()
     return () if doubt is None else (doubt,)
+
+
+def failed_audits(run: RunDir) -> frozenset[tuple[str, Step]]:
+    """(file, step) of each audit of the run that failed, whatever came of it since."""
+    lines = _lines_of(run.audits)
+    return frozenset((one.file, one.step) for one in lines if one is not None and not one.passed)
 
 
 def is_found_equal(run: RunDir, step: Step, last: Step | None = None) -> bool:
     """Whether an audit found a step of the run, or a later one, equal in every element before one
     failed, and before a base of a later step replaced what it led to. last: the last step whose
     audit counts; None: all do."""
-    whole = _history_at(run, step).whole_steps
+    lines = _lines_of(run.audits)
+    whole = _history_at(lines, _bases_of(run, lines), step).whole_steps
     return any(step <= one and (last is None or one <= last) for one in whole)
 
 
-def _history_at(run: RunDir, step: Step) -> AuditHistory:
+class _Base(NamedTuple):
+    """From which line on the audits are of a state that a trainer's file gave."""
+
+    line: int
+    step: Step
+
+
+def _bases_of(run: RunDir, lines: Sequence[AuditRecord | None]) -> list[_Base]:
+    """Those on record, ascending, with that of the present incarnation, which may be no line."""
+    found = {n: one.step for n, one in enumerate(lines) if one is not None and one.base}
+    with suppress(*DECODE_ERRORS):
+        life = incarnation_of(run)
+        begun = life.anchored if life.anchored is not None else life.base
+        if begun is not None:
+            found.setdefault(life.audits, begun)
+    return [_Base(*one) for one in sorted(found.items())]
+
+
+def _doubt_at(
+    lines: Sequence[AuditRecord | None], bases: Sequence[_Base], step: Step
+) -> Finding | None:
+    return _history_at(lines, bases, step).doubt_of(step)
+
+
+def _history_at(
+    lines: Sequence[AuditRecord | None], bases: Sequence[_Base], step: Step
+) -> AuditHistory:
     """The audits of the state that a step rests on: until a base of a later step replaced it."""
-    lines = [record for record in _lines_of(run.audits) if record is not None]
-    bases = [number for number, record in enumerate(lines) if record.base]
-    later = len(lines)
-    for at in reversed(bases):
-        if lines[at].step <= step:
+    first, later = 0, len(lines)
+    for base in reversed(bases):
+        if base.step <= step:
+            first = base.line
             break
-        later = at
-    else:
-        at = 0
-    return audit_history_of(run) if later == len(lines) else history_of(lines[at:later])
+        later = base.line
+    return history_of([one for one in lines[first:later] if one is not None])
 
 
 def doubt_among(findings: Sequence[Finding]) -> Finding | None:
     """The doubt in what a checkpoint's manifest says that it rests on; None: there is none."""
     journals = JOURNAL_GIVEN_UP, JOURNAL_TAINTED_LATE, JOURNAL_TAINTED_BEHIND_GAP
-    doubts = DOUBTED, *journals, CALLED_EXACT_BEFORE, DOUBTED_BY_SERVER
+    doubts = DOUBTED, *journals, CALLED_EXACT_BEFORE, DOUBTED_BY_SERVER, NOTES_UNREADABLE
     return next((one for one in findings if one.is_any_of(*doubts)), None)
 
 

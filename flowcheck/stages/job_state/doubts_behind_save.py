@@ -3,24 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
+from flowcheck.errors import StateError
+from flowcheck.findings.catalog.file_audits import DOUBTED
+from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.checkpoint_files.manifest import Manifest
-from flowcheck.stages.job_state.audit_history import saved_doubts_of
-from flowcheck.stages.job_state.differing_steps import saved_while_exact
+from flowcheck.replica.checkpoint_files.manifest import Manifest, load_manifest
+from flowcheck.stages.job_state.audit_history import failed_audits, saved_doubts_of
+from flowcheck.stages.job_state.differing_steps import differing_steps, saved_while_exact
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 
 def doubts_behind_save(
-    run: RunDir, step: Step, manifest: Callable[[], Manifest]
+    run: RunDir, step: Step, digest: str, manifest: Callable[[], Manifest | None]
 ) -> tuple[Finding, ...]:
     """Of the run's audits, and of copies that differed, for a checkpoint that the run saved.
 
-    manifest: reads its manifest; called only where copies of such a step differed: else the cost is
-    that of the run's own lines. Raises StateError, OSError where these cannot be read.
+    digest: of its state; manifest: reads its manifest, None if there is none that can be read;
+    called only where copies of such a step differed: else the cost is that of the run's own lines.
     """
-    found = saved_doubts_of(run, step)
-    if saved_while_exact(run, step):
-        found += saved_while_exact(run, step, manifest().tainted)
+    found = saved_doubts_of(run, step, digest)
+    if saved_while_exact(run, step, digest=digest):
+        known = manifest()
+        found += saved_while_exact(run, step, None if known is None else known.tainted, digest)
     return found
+
+
+def doubts_to_note(
+    run: RunDir,
+    step: Step,
+    digest: str,
+    manifest: Callable[[], Manifest | None],
+    noted: tuple[Finding, ...],
+) -> tuple[Finding, ...]:
+    """The same, and what is noted of the checkpoint already that this run cannot take back: it has
+    no record of what that rests on. Another run of the same name may have written it, on another
+    machine or in a run directory that was removed since; or the record was too long to be kept."""
+    found = doubts_behind_save(run, step, digest, manifest)
+    kept = (one for one in noted if not _is_on_record(run, one))
+    return tuple(dict.fromkeys((*found, *kept)))
+
+
+def _is_on_record(run: RunDir, doubt: Finding) -> bool:
+    """Whether the run itself knows the audit, or the copies, that a doubt tells of."""
+    told = doubt.arguments
+    if doubt.is_any_of(DOUBTED):
+        return (told.get("file"), told.get("step")) in failed_audits(run)
+    return doubt.is_any_of(CALLED_EXACT_BEFORE) and any(
+        told.get("step") == one.step
+        and told.get("to") == one.called_exact_to
+        and (told.get("elements"), told.get("bytes")) == (one.elements, one.conflict_bytes)
+        for one in differing_steps(run)
+    )
+
+
+def manifest_if_whole(checkpoint: Path) -> Manifest | None:
+    """A checkpoint's manifest; None if it cannot be read."""
+    with suppress(StateError, OSError):
+        return load_manifest(checkpoint)
+    return None

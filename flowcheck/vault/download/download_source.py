@@ -369,11 +369,16 @@ class ObjectStoreSource:
         return AvailableStep(name, found, self._doubts_of(name, found.digest))
 
     def _doubts_of(self, name: str, digest: str) -> tuple[Finding, ...]:
-        """By the ledger; none where it cannot be read: the checkpoint itself is whole."""
-        with suppress(StateError):
-            entry = self._ledger().entry(name)
-            if entry is not None and entry.digest == digest:
-                return checkpoint_ledger.doubts_from_elsewhere(entry.doubts)
+        """By the ledger; that it is damaged is a doubt too. Raises StateError where the store does
+        not give it."""
+        where = f"{self.url}/{checkpoint_ledger.LEDGER}"
+        text = self._cat(checkpoint_ledger.LEDGER)
+        try:
+            entry = checkpoint_ledger.decode(text, where).entry(name)
+        except StateError as error:
+            return (downloads.NOTES_UNREADABLE(why=error, ledger=where),)
+        if entry is not None and entry.digest == digest:
+            return checkpoint_ledger.doubts_from_elsewhere(entry.doubts)
         return ()
 
     def _name(self, step: Step | str) -> str:

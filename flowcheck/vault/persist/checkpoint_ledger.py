@@ -151,9 +151,15 @@ def _check_names(ledger: Ledger, where: str) -> None:
 def doubts_from_elsewhere(told: Sequence[Finding]) -> tuple[Finding, ...]:
     """The doubts that a server or a ledger names, of which neither is trusted: few, and their words
     cut. One that this release does not take for a doubt is still one, by its words."""
-    return tuple(
-        one
-        if one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE) and len(str(one)) <= WORDS_MAX
-        else DOUBTED_BY_SERVER(said=printable(str(one))[:WORDS_MAX])
-        for one in told[:DOUBTS_MAX]
-    )
+    return tuple(map(_doubt_from_elsewhere, told[:DOUBTS_MAX]))
+
+
+def _doubt_from_elsewhere(one: Finding) -> Finding:
+    try:
+        said = str(one)
+    except RecursionError:  # findings in findings, hundreds deep
+        said = one.code
+    known = one.is_any_of(DOUBTED, CALLED_EXACT_BEFORE)
+    if known and len(said) <= WORDS_MAX and said.isprintable():
+        return one
+    return DOUBTED_BY_SERVER(said=printable(said[:WORDS_MAX])[:WORDS_MAX])

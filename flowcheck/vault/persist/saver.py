@@ -16,7 +16,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -43,8 +43,11 @@ from flowcheck.vault.persist.save_schedule import deletable_checkpoints
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
 
-DoubtsOf = Callable[[Step, Callable[[], Manifest]], tuple[Finding, ...]]
-"""(step, what reads the manifest of its checkpoint) to what came to light behind its save."""
+DoubtsOf = Callable[
+    [Step, str, Callable[[], Manifest | None], tuple[Finding, ...]], tuple[Finding, ...]
+]
+"""(step, digest, what reads the manifest of its checkpoint, what is noted of it) to what came to
+light behind its save."""
 
 
 class StepToSave(Protocol):
@@ -109,22 +112,37 @@ class Saver:
         Raises StateError or OSError."""
         ledger = self._ledger()
         own = ledger.of(self._source.name)
-        told = {one.name: doubts_of(one.step, partial(self._manifest, one.name)) for one in own}
+        told = {
+            one.name: doubts_of(
+                one.step, one.digest, partial(self._manifest, one.name), one.doubts
+            )[: ledgers.DOUBTS_MAX]
+            for one in own
+        }
         fresh = tuple(one.name for one in own if told[one.name] and not one.doubts)
         noted = ledger.with_doubts(told)
         if noted != ledger:
             self._noted(noted)
         exact = [one for one in noted.of(self._source.name) if not one.lacks_bytes]
         if any(told.values()) and exact:
-            named = latest_name(self._place.read(LATEST) or b"", self._place.url)
-            entry = noted.entry(named)
+            entry = self._named_latest(noted)
             if entry is not None and entry.run == self._source.name and entry.lacks_bytes:
                 self._place.write(LATEST, f"{exact[-1].name}\n".encode())
         return fresh
 
-    def _manifest(self, name: str) -> Manifest:
+    def _named_latest(self, ledger: Ledger) -> LedgerEntry | None:
+        """The entry that `latest` names; None: it names none, or cannot be read: the next save
+        writes it."""
+        text = self._place.read(LATEST)
+        with suppress(StateError):
+            return ledger.entry(latest_name(text or b"", self._place.url))
+        return None
+
+    def _manifest(self, name: str) -> Manifest | None:
+        """None: it is gone, or damaged."""
         text = self._place.read(f"{name}/{MANIFEST}")
-        return decode_manifest(text or b"", f"{self._place.url}/{name}/{MANIFEST}")
+        with suppress(StateError):
+            return decode_manifest(text or b"", f"{self._place.url}/{name}/{MANIFEST}")
+        return None
 
     def unfinished(self) -> bool:
         """Whether a checkpoint was partly sent. `save` then sends the rest of this checkpoint,
@@ -199,6 +217,7 @@ class Saver:
     def _finish(self, ledger: Ledger, name: str, found: CheckpointListing) -> LedgerEntry:
         """Steps 3 to 6 of a save, for a checkpoint that is written and verified."""
         self.pace.heartbeat()
+        known = ledger.entry(name)
         entry = LedgerEntry(
             name=name,
             step=found.step,
@@ -207,6 +226,7 @@ class Saver:
             saved=time.time(),
             run=self._source.name,
             tainted=found.tainted,
+            doubts=known.doubts if known is not None and known.digest == found.digest else (),
         )
         self._name_latest(self._noted(ledger.with_entry(entry)), entry)
         return entry

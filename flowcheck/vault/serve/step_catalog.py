@@ -59,8 +59,8 @@ class StepBeingWritten:
     step: Step
 
 
-DoubtsOf = Callable[[Path, Step], tuple[Finding, ...]]
-"""(folder of a checkpoint, its step) to what came to light behind its save and makes it
+DoubtsOf = Callable[[Path, CheckpointListing], tuple[Finding, ...]]
+"""(folder of a checkpoint, what it is) to what came to light behind its save and makes it
 doubtful."""
 
 
@@ -111,17 +111,19 @@ class StepCatalog:
         memory = self.in_memory() if busy < self._most else ()
         durable = self.durable()
         files = {**durable, **staged}
-        tainted = {step for step, one in files.items() if self._lacks_bytes(one)}
-        if self._memory is not None:
-            tainted |= self._memory.tainted()
-        every = [*files, *memory]
-        return max(
-            (step for step in every if step not in tainted), default=max(every, default=None)
+        tainted = self._memory.tainted() if self._memory is not None else frozenset[Step]()
+        every = sorted({*files, *memory}, reverse=True)
+        # The newest first: what the older ones lack is not looked up.
+        exact = (
+            step
+            for step in every
+            if step not in tainted and not (step in files and self._lacks_bytes(files[step]))
         )
+        return next(exact, every[0] if every else None)
 
     def _lacks_bytes(self, one: ReadableStep) -> bool:
         """By its manifest, or by what turned out behind it."""
-        late = self.doubts(one.folder, one.listing.step)
+        late = self.doubts(one.folder, one.listing)
         return one.listing.tainted or any(found.is_any_of(CALLED_EXACT_BEFORE) for found in late)
 
     def find(self, step: Step) -> ReadableStep | StepBeingWritten | None:

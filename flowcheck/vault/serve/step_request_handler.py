@@ -41,6 +41,7 @@ from flowcheck.vault.http_support.http_ranges import (
     requested_ranges,
 )
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
+from flowcheck.vault.persist.checkpoint_ledger import DOUBTS_MAX
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
 
@@ -185,7 +186,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                     "in_memory": step in memory,
                     "bytes": durable[step].listing.size_bytes if step in durable else None,
                     "digest": durable[step].listing.digest if step in durable else None,
-                    "doubted": bool(doubts(durable[step].folder, step))
+                    "doubted": bool(doubts(durable[step].folder, durable[step].listing))
                     if step in durable
                     else None,
                 }
@@ -220,7 +221,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                 {"name": one.name, "bytes": one.size_bytes, "sha256": one.sha256}
                 for one in told.files
             ]
-            doubts = msgspec.to_builtins(self._catalogue.doubts(found.folder, told.step))
+            late = self._catalogue.doubts(found.folder, told)[:DOUBTS_MAX]
+            doubts = msgspec.to_builtins(late)
             own = {"step": told.step, "digest": told.digest, "doubts": doubts}
             self._json(HTTPStatus.OK, own | {"files": files})
             return

@@ -50,14 +50,16 @@ def at_hand(run: RunDir) -> HeldSteps:
     memory = _in_memory(run)
     files = [path for path in checkpoints_of(run) if step_in_folder_name(path) not in memory.every]
     saved = in_checkpoints(files)
-    early = {step for step in saved.every if was_called_exact(run, step)}
+    early = {step_in_folder_name(path) for path in files if was_called_exact(run, path)}
     return HeldSteps(memory.every | saved.every, memory.tainted | saved.tainted | early)
 
 
-def was_called_exact(run: RunDir, step: Step) -> bool:
-    """Whether elements of a checkpoint of this step, which names none as tainted, turned out to be
-    so behind it."""
-    return bool(saved_while_exact(run, step))
+def was_called_exact(run: RunDir, checkpoint: Path) -> bool:
+    """Whether elements of a checkpoint, which names none as tainted, turned out to be so behind
+    it."""
+    known = _known_of(checkpoint)
+    digest = None if known is None else known[1]
+    return bool(saved_while_exact(run, step_in_folder_name(checkpoint), digest=digest))
 
 
 def in_checkpoints(folders: Sequence[Path]) -> HeldSteps:
@@ -106,15 +108,22 @@ def step_in_folder_name(checkpoint: Path) -> Step:
 
 def is_tainted(checkpoint: Path) -> bool | None:
     """None: its manifest cannot be read, whose own error is told once the checkpoint is."""
+    known = _known_of(checkpoint)
+    return None if known is None else known[0]
+
+
+def _known_of(checkpoint: Path) -> tuple[bool, str] | None:
+    """(whether it names tainted elements, its digest); None: its manifest cannot be read."""
     with suppress(StateError, OSError):
         found = manifest_path(checkpoint).stat()
-        return _is_tainted(checkpoint, found.st_ino, found.st_mtime_ns)
+        return _facts(checkpoint, found.st_ino, found.st_mtime_ns)
     return None
 
 
 @lru_cache(maxsize=256)
-def _is_tainted(checkpoint: Path, inode: int, written_ns: int) -> bool:
-    return bool(load_manifest(checkpoint).tainted)
+def _facts(checkpoint: Path, inode: int, written_ns: int) -> tuple[bool, str]:
+    manifest = load_manifest(checkpoint)
+    return bool(manifest.tainted), manifest.digest
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
