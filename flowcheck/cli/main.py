@@ -43,6 +43,7 @@ from flowcheck.ops.command_app import CommandApp
 from flowcheck.private_files import set_private_umask
 from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
+from flowcheck.stages.supervisor.stage_starter import start_ahead
 
 MOST_GIB = 1 << 20
 """GiB. A choice that stops slips of the pen: 2^20 GiB is a pebibyte, more than any machine has."""
@@ -467,6 +468,12 @@ def _options(
     pass
 
 
+def _program() -> None:
+    from flowcheck import __main__ as program
+
+    program.main()
+
+
 def main() -> None:
     """The console script."""
     from flowcheck.cli.usage_errors import run_app
@@ -477,5 +484,6 @@ def main() -> None:
             run_app(app)
 
     set_private_umask()
+    start_ahead(sys.argv[1:], _program)
     drop_privileges.note_program()
     exit_on_error(run)

@@ -18,18 +18,19 @@ from flowcheck.findings.catalog.general_errors import (
 )
 from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.command_app import REFUSED, UsageError, command_path
+from flowcheck.ops.command_app import REFUSED, CommandApp, UsageError, command_path
 from flowcheck.ops.command_errors import OPERATOR_ERROR
 
 VALUE_SHOWN = 200
 """Characters of a wrong value that are shown."""
 
 
-def run_app(app: typer.Typer) -> None:
+def run_app(app: CommandApp) -> None:
     """Runs the command of sys.argv and leaves with its exit code. Raises UsageError where typer
     would print a text of its own."""
     try:
-        code = app(standalone_mode=False)
+        with app.only_named(sys.argv[1:]):
+            code = app(standalone_mode=False)
     except REFUSED as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed
             sys.exit(OPERATOR_ERROR)

@@ -5,12 +5,13 @@ FlowCheck's, with the names that are like it."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.general_errors import (
@@ -101,3 +102,25 @@ class CommandApp(typer.Typer):
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[..., Any]:
         return super().command(name, **{"cls": AppCommand, **settings})
+
+    @contextmanager
+    def only_named(self, words: Sequence[str]) -> Iterator[None]:
+        """Within it the application consists of the command, or group, that these words of a
+        command line begin with: typer makes parsers of all others, a tenth of a second, in every
+        process. Of all where they begin with none."""
+        first = next(iter(words), "")
+        commands, groups = self.registered_commands, self.registered_groups
+        named = [one for one in commands if _name_of(one) == first]
+        named_groups = [one for one in groups if one.name == first]
+        if named or named_groups:
+            self.registered_commands, self.registered_groups = named, named_groups
+        try:
+            yield
+        finally:
+            self.registered_commands, self.registered_groups = commands, groups
+
+
+def _name_of(one: CommandInfo) -> str:
+    """As typer names it (typer/main.py, get_command_name)."""
+    function = one.callback.__name__ if one.callback is not None else ""
+    return one.name or function.lower().replace("_", "-")

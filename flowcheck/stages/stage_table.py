@@ -85,6 +85,9 @@ class StageSpec:
     brings_frames: bool = False
     """Into rings: it is stopped before all others, and may end by itself once its source has."""
     position: Position = Position.NONE
+    uses_torch: bool = False
+    """It makes values with torch: its process is forked from one that has loaded it ahead
+    (supervisor/stage_starter.py)."""
     serves_checkpoints: bool = False
     """Its process has torch loaded and writes checkpoints for the supervisor after its end."""
     shared: bool = False
@@ -133,6 +136,7 @@ STAGES = (
         position=Position.STEP,
         serves_checkpoints=True,
         niceness=5,
+        uses_torch=True,
     ),
     StageSpec(
         name="extract",
@@ -149,6 +153,7 @@ STAGES = (
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
         niceness=10,
+        uses_torch=True,
     ),
     StageSpec(
         name="serve",
@@ -156,6 +161,7 @@ STAGES = (
         exists=lambda config: config.serve is not None,
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
+        uses_torch=True,
     ),
     StageSpec(
         name="watch",
@@ -173,6 +179,7 @@ STAGES = (
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
         says_hello=False,
+        uses_torch=True,
     ),
     StageSpec(
         name="hook",
@@ -181,6 +188,7 @@ STAGES = (
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
         niceness=10,
+        uses_torch=True,
     ),
     StageSpec(
         name="parse",

@@ -27,6 +27,7 @@ STAGES = (
     "updating",
     "saving",
     "chaining",
+    "starting",
     "learning",
     "rate",
     "where",

@@ -10,6 +10,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from flowcheck import cli
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
@@ -337,3 +339,25 @@ def test_status_of_nothing_is_json_for_programs(tmp_path: Path) -> None:
     code, out, err = flowcheck("status", "--run", tmp_path / "nowhere", "--json")
     assert (code, out) == (2, "")
     assert json.loads(err)["finding"]["code"] == NO_CHAIN_STARTED.code
+
+
+def test_of_the_parsers_only_that_of_the_command_is_made() -> None:
+    def made() -> set[str]:
+        group = get_command(cli.app)
+        assert isinstance(group, TyperGroup)
+        return set(group.commands)
+
+    every = made()
+    for name in every:
+        with cli.app.only_named([name, "--help"]):
+            assert made() == {name}
+    with cli.app.only_named(["no-such-command"]):
+        assert made() == every
+    assert made() == every
+
+
+def test_a_chain_comes_up_without_what_learns_jobs_and_without_torch() -> None:
+    """Each would be loaded before a stage is started."""
+    code = "import sys, flowcheck.cli, flowcheck.ops.lifecycle.up_command; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "flowcheck.wire.learn"} & set(done.stdout.split())

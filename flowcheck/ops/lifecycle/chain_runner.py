@@ -35,6 +35,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals, run_until_stopped
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
+from flowcheck.stages.supervisor.stage_starter_client import end_starter
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.wire.training_job.learned_job import decode_job
@@ -222,6 +223,7 @@ def supervise(
             supervisor.checkpoint_helper.close()
         raise
     finally:
+        end_starter()
         if loading.ident is not None:
             loading.join()
     return supervisor

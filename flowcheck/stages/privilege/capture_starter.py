@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from flowcheck.stages.privilege.adopted_fork import fork_adopted
 from flowcheck.stages.stage_table import Position, stage_at
 
 STAGE = stage_at(Position.HEAD).name
@@ -66,39 +67,15 @@ def serve(channel: socket.socket, run: str, supervisor: int) -> None:
 
 
 def _start(command: Sequence[str], log: int, channel: socket.socket) -> int:
-    """Starts a command by way of an intermediate process, which ends before the command begins, so
-    that the command becomes a child of the supervisor. Returns the command's pid."""
-    told, tell = os.pipe()
-    wait, hold = os.pipe()
-    between = os.fork()
-    if between == 0:
-        pid = os.fork()
-        if pid == 0:
-            _become(command, log, wait, (told, tell, hold, channel.fileno()))
-        os.write(tell, str(pid).encode())
-        os._exit(0)
-    os.close(tell)
-    os.waitpid(between, 0)
-    pid = int(os.read(told, 32) or b"0")
-    for descriptor in (told, wait, hold):
-        os.close(descriptor)
-    return pid
-
-
-def _become(command: Sequence[str], log: int, wait: int, others: Sequence[int]) -> None:
-    """Runs the command in this process, in a session of its own, so that Ctrl-C reaches only the
-    supervisor. Does not return."""
-    try:
-        for descriptor in others:
-            os.close(descriptor)
-        os.read(wait, 1)  # ends once nobody holds the other end: the process between is gone
-        os.setsid()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for target, source in ((0, nothing), (1, log), (2, log)):
-            os.dup2(source, target)
-        os.execve(command[0], list(command), SINGLE_BLAS_THREAD | os.environ)
-    finally:
-        os._exit(127)
+    """Starts a command as a child of the supervisor. Returns the command's pid, 0 where there can
+    be none."""
+    pid = fork_adopted(log, (channel.fileno(),))
+    if pid == 0:
+        try:
+            os.execve(command[0], list(command), SINGLE_BLAS_THREAD | os.environ)
+        finally:
+            os._exit(127)
+    return pid or 0
 
 
 def main() -> None:

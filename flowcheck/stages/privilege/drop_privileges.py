@@ -89,8 +89,13 @@ COMMAND_HERE = Command()
 
 def note_program() -> None:
     """Notes whether this process is the command line. The command line calls it first."""
-    COMMAND_HERE.is_program = _program(sys.orig_argv[1:]) == PROGRAM
+    COMMAND_HERE.is_program = is_program()
     inherit()
+
+
+def is_program() -> bool:
+    """Whether this process was started as the command line, not as a program that imports it."""
+    return _program(sys.orig_argv[1:]) == PROGRAM
 
 
 def _program(words: Sequence[str]) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,7 @@ NAMES = {
     CAP_BPF: "CAP_BPF",
 }
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
 """Options of prctl(2), from linux/prctl.h."""
 CAPABILITY_VERSION_3 = 0x20080522
@@ -124,6 +125,19 @@ def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[in
 def adopt_orphans() -> None:
     """Makes orphaned descendants of this process its children."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Makes descendants that lose their parent meanwhile children of this process. Others are left
+    to whom they fall: nobody here would wait for them."""
+    before = ctypes.c_int()
+    _call(_libc.prctl, PR_GET_CHILD_SUBREAPER, ctypes.byref(before), *[ctypes.c_ulong()] * 3)
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        _prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def own_mounts() -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.finding import Finding
+from flowcheck.stages.privilege.capture_starter_client import ProcessHandle
 from flowcheck.stages.supervisor.process_progress import LOOK_S, ProgressTimeout
 from flowcheck.step_numbers import Step
 
@@ -57,7 +58,7 @@ class HelperGone(Exception):
 class CheckpointHelper:
     """The supervisor's end."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    def __init__(self, process: ProcessHandle, channel: socket.socket) -> None:
         self.process, self._channel = process, channel
         self._lines = channel.makefile("rb")
         self._ready = False

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import msgspec
 
@@ -37,6 +38,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import StageSpec, WaitsFor, stage_named
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.process_progress import ProgressTimeout
+from flowcheck.stages.supervisor.stage_starter_client import stage_starter
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
 """Deaths within so many seconds without a moved position, after which a stage is not started again.
@@ -89,6 +91,8 @@ class StageProcess:
 
     def may_start(self, everyone: Sequence[StageProcess]) -> bool:
         """everyone: all processes of the chain, those of further jobs among them."""
+        if self.spec.uses_torch and (ahead := stage_starter()) is not None and ahead.is_loading():
+            return False  # it loads what this stage would load as well
         match self.spec.waits_for:
             case WaitsFor.NOTHING:
                 return True
@@ -109,25 +113,22 @@ class StageProcess:
             if (starter := capture_starter(self.spec.name)) is not None:
                 self._started(run, starter.start(self.number, log.fileno()))
                 return
-            command = [sys.executable, "-m", "flowcheck", *self.spec.command(self.number)]
-            command += ["--run", str(run.root), "--parent", str(os.getpid())]
+            words = [*self.spec.command(self.number), "--run", str(run.root)]
+            words += ["--parent", str(os.getpid())]
+            own: socket.socket | None = None
             passed: tuple[int, ...] = ()
             if self.serves_checkpoints:
                 own, other = socket.socketpair()
                 passed = (files.enter_context(other).fileno(),)
-                command += ["--checkpoint-socket", str(passed[0])]
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=SINGLE_BLAS_THREAD | os.environ,
-                start_new_session=True,
-                pass_fds=passed,
-            )
-        if self.serves_checkpoints:
+            process = self._forked(words, log.fileno(), *passed) or _executed(words, log, passed)
+        if own is not None:
             self.checkpoint_helper = CheckpointHelper(process, own)
         self._started(run, process)
+
+    def _forked(self, words: Sequence[str], *descriptors: int) -> ProcessHandle | None:
+        """From a process that has loaded what the stage needs; None: there is none."""
+        ahead = stage_starter() if self.spec.uses_torch else None
+        return ahead.start(words, *descriptors) if ahead is not None else None
 
     def _started(self, run: RunDir, process: ProcessHandle) -> None:
         self.process = process
@@ -226,6 +227,22 @@ class StageProcess:
         return (
             LOG_EMPTY_DISK_FULL(log=log, folder=run.root) if is_full(run.root) else LOG_EMPTY(log)
         )
+
+
+def _executed(
+    words: Sequence[str], log: BinaryIO, passed: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    """passed: the socket for checkpoint requests, where the stage serves them."""
+    option = ["--checkpoint-socket", str(passed[0])] if passed else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "flowcheck", *words, *option],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=SINGLE_BLAS_THREAD | os.environ,
+        start_new_session=True,
+        pass_fds=passed,
+    )
 
 
 def last_said(lines: Sequence[str]) -> str:

@@ -33,7 +33,6 @@ from flowcheck.ops.watch.state.chain_state import (
     StepState,
 )
 from flowcheck.ops.watch.state.chain_state import JobState as State
-from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.replica.step_journal.journal_figures import read_figures
@@ -192,6 +191,9 @@ class JobReader:
 def _learned(stamp: tuple[int, int], job: TrainingFacts, config: JobConfig) -> Learned:
     if not isinstance(job, LearnedJob):  # it has no connections to be shown
         return Learned(stamp, job, (), ())
+    # It loads all that learns jobs, which takes longer than a chain's other words at its start.
+    from flowcheck.ops.watch.state.diagram_data import diagrams
+
     return Learned(stamp, job, diagrams(job, config.mirror), tuple(addresses_of(job)))
 
 

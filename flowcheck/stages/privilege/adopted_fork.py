@@ -1,0 +1,58 @@
+"""A fork whose new process another one adopts: how a process that starts stages makes children of
+the supervisor, which waits for them and whose end they follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+GO = b"g"
+"""What the new process waits for: the process between is gone then."""
+
+
+def fork_adopted(output: int, closed: Sequence[int]) -> int | None:
+    """As os.fork, but the new process is a child of the nearest ancestor that adopts orphans
+    (`privilege_syscalls.adopt_orphans`), by way of a process between, which ends first. Returns its
+    pid, 0 in the new process, None where there can be none. The caller has one thread.
+
+    output: descriptor for what the new process says; it reads nothing, and has a session of its
+    own, so that Ctrl-C reaches only the supervisor. closed: descriptors that it is to have no more.
+    """
+    told, tell = os.pipe()
+    wait, hold = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid == 0:
+            _prepare(output, wait, (told, tell, hold, *closed))
+            return 0
+        os.write(tell, str(pid).encode())
+        os._exit(0)
+    os.close(tell)
+    os.waitpid(between, 0)
+    answer = os.read(told, 32)
+    if answer:
+        os.write(hold, GO)
+    for descriptor in (told, wait, hold):
+        os.close(descriptor)
+    return int(answer) if answer else None
+
+
+def _prepare(output: int, wait: int, others: Sequence[int]) -> None:
+    try:
+        for descriptor in others:
+            os.close(descriptor)
+        if os.read(wait, 1) != GO:  # who asked for it is told of none
+            os._exit(127)
+        os.close(wait)
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, nothing), (1, output), (2, output)):
+            os.dup2(source, target)
+        for descriptor in (nothing, output):
+            os.close(descriptor)
+    except BaseException:
+        os._exit(127)
