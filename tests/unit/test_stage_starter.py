@@ -79,3 +79,30 @@ def test_a_process_shows_the_words_it_was_given(words: str) -> None:
     ).stdout.rstrip("\0")
     assert words.startswith(shown.replace("\0", " "))
     assert len(shown) >= min(len(words), 1000)
+
+
+GIVEN_UP = """
+import os, sys
+from pathlib import Path
+from flowcheck.stages.privilege.adopted_fork import fork_adopted
+from flowcheck.stages.privilege.privilege_syscalls import adopt_orphans
+adopt_orphans()
+seen = []
+pid = fork_adopted(2, (), lambda pid: bool(seen.append(pid)) or sys.argv[1] == "wanted")
+if pid == 0:
+    Path(sys.argv[2]).write_text("it began")
+    os._exit(5)
+assert pid == (seen[0] if sys.argv[1] == "wanted" else None)
+print(os.waitstatus_to_exitcode(os.waitpid(seen[0], 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("said", "code"), [("wanted", 5), ("given up", 127)])
+def test_a_stage_that_was_given_up_meanwhile_never_begins(
+    tmp_path: Path, said: str, code: int
+) -> None:
+    """The supervisor has executed it by then: there must not be two."""
+    file = tmp_path / "began"
+    words = [sys.executable, "-c", GIVEN_UP, said, str(file)]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert int(shown) == code and file.exists() == (said == "wanted")

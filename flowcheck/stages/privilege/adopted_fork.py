@@ -4,19 +4,23 @@ the supervisor, which waits for them and whose end they follow."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 GO = b"g"
 """What the new process waits for: the process between is gone then."""
 
 
-def fork_adopted(output: int, closed: Sequence[int]) -> int | None:
+def fork_adopted(
+    output: int, closed: Sequence[int], is_wanted: Callable[[int], bool] = lambda _: True
+) -> int | None:
     """As os.fork, but the new process is a child of the nearest ancestor that adopts orphans
     (`privilege_syscalls.adopt_orphans`), by way of a process between, which ends first. Returns its
     pid, 0 in the new process, None where there can be none. The caller has one thread.
 
     output: descriptor for what the new process says; it reads nothing, and has a session of its
     own, so that Ctrl-C reaches only the supervisor. closed: descriptors that it is to have no more.
+    is_wanted: asked with its pid before it does anything; where it is not wanted it ends, and None
+    is returned.
     """
     told, tell = os.pipe()
     wait, hold = os.pipe()
@@ -33,12 +37,13 @@ def fork_adopted(output: int, closed: Sequence[int]) -> int | None:
         os._exit(0)
     os.close(tell)
     os.waitpid(between, 0)
-    answer = os.read(told, 32)
-    if answer:
+    pid = int(os.read(told, 32) or b"0")
+    wanted = bool(pid) and is_wanted(pid)
+    if wanted:
         os.write(hold, GO)
     for descriptor in (told, wait, hold):
         os.close(descriptor)
-    return int(answer) if answer else None
+    return pid if wanted else None
 
 
 def _prepare(output: int, wait: int, others: Sequence[int]) -> None:

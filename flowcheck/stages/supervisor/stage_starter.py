@@ -20,18 +20,20 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
-from flowcheck.stages.privilege.adopted_fork import fork_adopted
+from flowcheck.stages.privilege.adopted_fork import GO, fork_adopted
 from flowcheck.stages.privilege.capture_starter import SINGLE_BLAS_THREAD, STARTER_SOCKET_VARIABLE
 from flowcheck.stages.privilege.drop_privileges import is_program
 from flowcheck.stages.privilege.privilege_syscalls import rights_of
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.supervisor.process_title import free_environment, set_command_line
 from flowcheck.stages.supervisor.stage_starter_client import (
+    ANSWER_LIMIT_S,
     LOADED,
     REQUEST_BYTES,
     StageStarter,
@@ -116,15 +118,26 @@ def _serve(channel: socket.socket, parent: int) -> list[str] | None:
             return None
         wanted = msgspec.json.decode(request, type=StartRequest)
         log, *passed = descriptors
-        pid = fork_adopted(log, (channel.fileno(),))
+        pid = fork_adopted(log, (channel.fileno(),), partial(_is_taken, channel))
         if pid == 0:
             channel.detach()
             option = ["--checkpoint-socket", str(passed[0])] if passed else []
             return [*wanted.words, *option]
         for descriptor in descriptors:
             os.close(descriptor)
-        channel.send(str(pid or 0).encode())
+        if pid is None:
+            return None
     return None
+
+
+def _is_taken(channel: socket.socket, pid: int) -> bool:
+    """Tells the supervisor of a stage's process, which begins only once the supervisor has it: one
+    that gave this process up has executed the stage instead, and there must not be two."""
+    with suppress(OSError):
+        channel.send(str(pid).encode())
+        if select.select([channel], [], [], ANSWER_LIMIT_S)[0]:
+            return channel.recv(len(GO)) == GO
+    return False
 
 
 def _let_go(channel: socket.socket) -> None:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
+from flowcheck.stages.privilege.adopted_fork import GO
 from flowcheck.stages.privilege.capture_starter_client import AdoptedProcess, ProcessHandle
 from flowcheck.stages.privilege.privilege_syscalls import adopting_orphans
 from flowcheck.stages.supervisor.process_progress import ProgressTimeout
@@ -68,12 +69,14 @@ class StageStarter:
                 request = msgspec.json.encode(StartRequest(list(words)))
                 socket.send_fds(self._channel, [request], descriptors)
                 answer = self._channel.recv(64)
+                if answer.isdigit():
+                    stage = AdoptedProcess(int(answer))
+                    self._channel.send(GO)  # it begins now, and not where nobody waits for it
+                    return stage
         except OSError:
-            answer = b""
-        if not answer.isdigit() or not int(answer):
-            self.end()
-            return None
-        return AdoptedProcess(int(answer))
+            pass
+        self.end()
+        return None
 
     def end(self) -> None:
         """Ends the process; its stages go on."""
