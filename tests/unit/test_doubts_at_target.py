@@ -22,9 +22,11 @@ from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.checkpoint_downloads import NOTES_UNREADABLE
 from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED
+from flowcheck.findings.catalog.replica_update_notes import ASSUMED_UNREADABLE, EMPTY_STATE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup
 from flowcheck.stages.checkpointing.persist_stage import saver_of
+from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_of
 from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -189,3 +191,20 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
             )
             assert told.pop().is_any_of(DOUBTED) and not told
     replica.close()
+
+
+@pytest.mark.parametrize("torn", [b"", b'[{"code":"replica.', b"\x00" * 40, b"{}"])
+def test_of_a_damaged_record_of_assumptions_the_state_is_saved_and_not_called_proved(
+    run: RunDir, torn: bytes
+) -> None:
+    saved(run, 2)
+    before = assumptions_of(run)
+    run.assumed.write_bytes(torn)
+    found = assumptions_of(run)
+    assert [one.code for one in found if one not in before] == [ASSUMED_UNREADABLE.code]
+    [kept], why = shutdown_cleanup.save_replicas(run.settings(), run)
+    assert why is None and kept is not None
+    assert add_assumption(run, EMPTY_STATE())
+    assert [one.code for one in assumptions_of(run) if one not in before] == [
+        ASSUMED_UNREADABLE.code
+    ], "what was there is not forgotten when more is written"

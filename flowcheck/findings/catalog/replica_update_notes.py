@@ -143,6 +143,11 @@ EMPTY_STATE = Entry(
     "the trainer's optimizer had no state when its start-up was seen",
     until_audit=True,
 )
+ASSUMED_UNREADABLE = Entry(
+    "replica.assumed_unreadable",
+    "{file} is damaged ({error}): what else the state rests on is not known",
+    until_audit=True,
+)
 BASE_FITS = Entry(
     "replica.base_fits", "which of the logged gradients follows the base", until_audit=True
 )

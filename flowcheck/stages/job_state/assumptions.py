@@ -5,8 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
-from flowcheck.findings.catalog.replica_update_notes import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
+from flowcheck.findings.catalog.replica_update_notes import (
+    ASSUMED_UNREADABLE,
+    BASE_FITS,
+    EMPTY_STATE,
+    UNUSED_LEFT_OUT,
+)
 from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
@@ -61,10 +67,14 @@ def _with_evidence(run: RunDir, found: Finding) -> Finding:
 
 
 def _added(run: RunDir) -> list[Finding]:
-    """The assumptions on file; an earlier version wrote sentences."""
+    """The assumptions on file; an earlier version wrote sentences. A damaged file gives one that
+    says so: the state is kept, and not called proved."""
     if not run.assumed.exists():
         return []
-    told = msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding | str])
+    try:
+        told = msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding | str])
+    except DECODE_ERRORS as error:
+        return [ASSUMED_UNREADABLE(file=run.assumed.name, error=error)]
     return [finding_of(one) for one in told]
 
 
