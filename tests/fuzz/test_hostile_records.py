@@ -72,8 +72,10 @@ def read_whole(run: Path) -> None:
 def used(run: Path) -> None:
     """All that verbs of a run that has ended do with it, but for those that run its code."""
     out = run.parent / "out.pt"
-    for words in (("status",), ("status", "--json"), ("top", "--json"), ("down",)):
+    for words in (("status",), ("status", "--json"), ("top", "--json")):
         told_or_refused(lambda words=words: verb(*words, "--run", run), run.parent)
+    # `down` takes away what chains of anybody left in memory that were killed.
+    told_or_refused(lambda: verb("down", "--run", run), run.parent, Path("/dev/shm"))
     told_or_refused(lambda: read_whole(run), run.parent)
     words = ("restore", "--format", "torch", "--out", out, "--force")
     told_or_refused(lambda: verb(*words, "--run", run), run.parent, Path("/dev/shm"))
