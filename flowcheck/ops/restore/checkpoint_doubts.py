@@ -47,7 +47,7 @@ def basis_of(
         with suppress(FlowCheckError, OSError):
             found += saved_doubts_of(own, step, digest)
             found += saved_while_exact(own, step, tainted, digest)
-    noted = noted_beside(checkpoint, manifest.digest)
+    noted = noted_beside(checkpoint, manifest.digest, None if made is None else made.step)
     if made is not None and made.tainted:  # it names what copies differed of
         noted = tuple(one for one in noted if not one.is_any_of(CALLED_EXACT_BEFORE))
     found += noted

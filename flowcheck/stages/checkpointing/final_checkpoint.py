@@ -18,7 +18,7 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
+from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
@@ -83,7 +83,7 @@ def _watched(
         try:
             entry = saver.save(wanted)
             try:
-                saver.note_doubts(partial(doubts_to_note, run))
+                saver.note_doubts(partial(doubts_to_note, run), partial(doubt_of_later, run))
             except (FlowCheckError, OSError) as error:
                 say(DOUBTS_NOT_NOTED(target=config.target, reason=error))
             made.append(entry)

@@ -24,7 +24,7 @@ from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
-from flowcheck.stages.job_state.doubts_behind_save import doubts_to_note
+from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
@@ -138,7 +138,9 @@ class PersistService:
             # Behind each save: a record may be older than the taint that a save lacks.
             seen = self._records_of_doubts()
             self._doubts_noted = ()
-            self._doubted = saver.note_doubts(partial(doubts_to_note, self._run))
+            self._doubted = saver.note_doubts(
+                partial(doubts_to_note, self._run), partial(doubt_of_later, self._run)
+            )
             self._doubts_noted = seen
         except FlowCheckError as error:
             self._failed = error.finding

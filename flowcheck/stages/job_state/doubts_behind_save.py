@@ -11,7 +11,11 @@ from flowcheck.findings.catalog.file_audits import DOUBTED
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import Manifest, load_manifest
-from flowcheck.stages.job_state.audit_history import failed_audits, saved_doubts_of
+from flowcheck.stages.job_state.audit_history import (
+    audit_history_of,
+    failed_audits,
+    saved_doubts_of,
+)
 from flowcheck.stages.job_state.differing_steps import differing_steps, saved_while_exact
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -45,6 +49,15 @@ def doubts_to_note(
     found = doubts_behind_save(run, step, digest, manifest)
     kept = (one for one in noted if not _is_on_record(run, one))
     return tuple(dict.fromkeys((*found, *kept)))
+
+
+def doubt_of_later(run: RunDir, noted: Finding | None) -> Finding | None:
+    """Why steps that are made from the run's saves are in doubt: an audit failed, and no base came
+    since. noted: as of `doubts_to_note`, of what is noted of such steps."""
+    found = audit_history_of(run).doubt_of()
+    if found is None and noted is not None and not _is_on_record(run, noted):
+        return noted
+    return found
 
 
 def _is_on_record(run: RunDir, doubt: Finding) -> bool:

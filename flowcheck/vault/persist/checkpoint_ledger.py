@@ -76,6 +76,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     leaving: tuple[str, ...] = ()
     """Names of checkpoints that are being deleted and may be partly gone."""
 
+    later: dict[str, Finding] = {}
+    """{run: the audit that failed}: steps that are made from its saves, by gradients that were
+    kept, are in doubt like those that it saves."""
+
     def of(self, run: str) -> tuple[LedgerEntry, ...]:
         """The entries of one run."""
         return tuple(entry for entry in self.entries if entry.run == run)
@@ -103,6 +107,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             for one in self.entries
         )
         return msgspec.structs.replace(self, entries=entries)
+
+    def with_doubt_of_later(self, run: str, why: Finding | None) -> Ledger:
+        """why: the doubt in steps made from this run's saves; None: there is none."""
+        later = {name: one for name, one in self.later.items() if name != run}
+        return msgspec.structs.replace(self, later=later | ({} if why is None else {run: why}))
 
     def with_leaving(self, names: tuple[str, ...]) -> Ledger:
         """Moves names from the entries to `leaving`, before their files are deleted."""

@@ -48,6 +48,8 @@ DoubtsOf = Callable[
 ]
 """(step, digest, what reads the manifest of its checkpoint, what is noted of it) to what came to
 light behind its save."""
+DoubtOfLater = Callable[[Finding | None], Finding | None]
+"""(what is noted) to why steps that are made from this run's saves are in doubt."""
 
 
 class StepToSave(Protocol):
@@ -105,7 +107,9 @@ class Saver:
         self._cleaned(self._ledger())
         return self.durable()
 
-    def note_doubts(self, doubts_of: DoubtsOf) -> tuple[str, ...]:
+    def note_doubts(
+        self, doubts_of: DoubtsOf, of_later: DoubtOfLater = lambda noted: noted
+    ) -> tuple[str, ...]:
         """Writes into the ledger what came to light behind the saves of this run, so that whoever
         reads the target learns it without the run. `latest` names one of which no copies differed,
         where there is one. Returns the names of checkpoints that are in doubt since this call.
@@ -119,7 +123,8 @@ class Saver:
             for one in own
         }
         fresh = tuple(one.name for one in own if told[one.name] and not one.doubts)
-        noted = ledger.with_doubts(told)
+        run = self._source.name
+        noted = ledger.with_doubts(told).with_doubt_of_later(run, of_later(ledger.later.get(run)))
         if noted != ledger:
             self._noted(noted)
         exact = [one for one in noted.of(self._source.name) if not one.lacks_bytes]
