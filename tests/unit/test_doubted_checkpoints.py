@@ -15,6 +15,7 @@ import flowcheck
 from flowcheck.cli import app
 from flowcheck.config import OptimizerConfig, encode_config, job_from
 from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED, RESTORE_DOUBTED
+from flowcheck.findings.catalog.refused_restores import OTHER_STEP, STEP_NOT_THERE
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.restore import restore_command
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
@@ -22,6 +23,7 @@ from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 
 OPTIMIZER = {"name": "adamw", "learning_rate": 0.1}
 LAYOUT = Layout.of_shapes([(5, 3), (3,)])
@@ -142,3 +144,19 @@ def test_a_base_ends_the_doubt_of_what_is_saved_from_there_on(saved: Path, tmp_p
     audited(run, 9, passed=False)
     with refused_as(LOAD_DOUBTED):
         flowcheck.load(saved, 9, run=run.root)
+
+
+def test_a_step_that_a_folder_has_not_is_told_with_those_it_has(
+    saved: Path, tmp_path: Path
+) -> None:
+    run = run_with(tmp_path / "run", **persists(saved))
+    fail(run)
+    for step in (5, 99):
+        with refused_as(STEP_NOT_THERE, step=step, steps=STEPS):
+            flowcheck.load(saved, step, run=run.root)
+        source = StepSource(checkpoint=saved, step=Step(step))
+        request = RestoreRequest(source=source, output=tmp_path / "out.pt", form="torch")
+        with refused_as(STEP_NOT_THERE, step=step, steps=STEPS):
+            restore_command.restore(request)
+    with refused_as(OTHER_STEP):
+        flowcheck.load(saved / "step-6", 5)

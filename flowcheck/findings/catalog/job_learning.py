@@ -34,7 +34,7 @@ NO_BUCKET_PLAN = Entry(
 )
 _ONCE = (
     "It is sent once, so waiting does not bring it. Give another mirror's copy of the same traffic "
-    "as well (`flowcheck replay` of both files, `[[source]]`), or a capture without loss. Else "
+    "as well (`flowcheck replay FILE OTHER`, `[[source]]`), or a capture without loss. Else "
     "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
     "[coming late](../../stages/README.md)."
 )

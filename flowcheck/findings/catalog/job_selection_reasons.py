@@ -100,7 +100,8 @@ NO_JOB_SO_FAR = Entry(
     "no job is learned so far: {reasons}",
     cause="Frames are read, and do not prove a job yet; the rest of the sentence says which part "
     "is missing.",
-    remedy="See the other rows; with a stated model (`[model] factory`) less must be seen.",
+    remedy="What is missing has an advice of its own, which `flowcheck status{this_run!o}` shows; "
+    "with a stated model (`[model] factory`) less must be seen.",
     section="learning",
 )
 STAGING_FULL = Entry("following.staging_full", "staging is full and no job is proved: {reasons}")

@@ -226,6 +226,11 @@ OTHER_STEP = Entry(
     cause="The file is of another step than was asked for.",
     remedy="Leave the step out, or ask for the step that it holds.",
 )
+STEP_NOT_THERE = Entry(
+    "restore.step_not_there",
+    "{path}: has no step {step}; it has {steps}",
+    remedy="Ask for one of those; `--gradients` makes steps between them, where they were kept.",
+)
 NOT_A_DICTIONARY = Entry(
     "restore.not_a_dictionary",
     "{path}: holds a {type}, not a dictionary",

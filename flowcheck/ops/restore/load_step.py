@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of, is_url
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.restore.step_lookup import newest_step, refuse_tainted
+from flowcheck.ops.restore.step_lookup import newest_step, output_of_step, refuse_tainted
 from flowcheck.private_files import user_name
 from flowcheck.replica.checkpoint_files.manifest import load_manifest, manifest_path
 from flowcheck.replica.user_code import user_code_forbidden
@@ -26,7 +26,7 @@ from flowcheck.stages.job_state.audit_history import doubt_among
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import tree_of
-from flowcheck.vault.checkpoint_formats.checkpoint_io import newest_output, read
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read
 
 
 def load(
@@ -83,9 +83,7 @@ class _Refusals:
 
 
 def _read(path: Path, step: Step | None, form: str | None, refusals: _Refusals) -> dict[str, Any]:
-    if step is not None and (path / f"step-{step}").exists():
-        path /= f"step-{step}"
-    newest = newest_output(path)
+    newest = output_of_step(path, step)
     if manifest_path(newest).is_file():
         refusals.check(newest)
     tree = read(newest, form)

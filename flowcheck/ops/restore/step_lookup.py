@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.refused_restores import (
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
     STEP_NOT_REACHED,
+    STEP_NOT_THERE,
     STEP_TAINTED,
 )
 from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
@@ -40,6 +41,7 @@ from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
 from flowcheck.ops.restore.made_again import doubt_of_save, later_step, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.held_steps import (
+    checkpoints_in,
     checkpoints_of,
     is_tainted,
     step_in_folder_name,
@@ -54,7 +56,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
-from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.checkpoint_files.manifest import load_manifest, manifest_path
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_tainted, peek_versions
 from flowcheck.replica.taint import (
@@ -380,9 +382,7 @@ def step_in_checkpoint(
     a run directory, whose audits count if it saved the checkpoint.
     Raises StateError if there is no such step or it is damaged.
     """
-    if step is not None and (folder / f"step-{step}").is_dir():
-        folder /= f"step-{step}"
-    folder = newest_output(folder)
+    folder = output_of_step(folder, step)
     manifest = load_manifest(folder)
     if step not in (None, manifest.step):
         raise StateError(OTHER_STEP(path=folder, found=manifest.step, step=step))
@@ -392,6 +392,19 @@ def step_in_checkpoint(
     basis = basis_of(folder, manifest, run)  # an audit may have failed since it was written
     own = trainer_state_as_saved(kept, taken, basis)
     return FoundStep(taken, where or str(folder), basis, kept.expected, own)
+
+
+def output_of_step(folder: Path, step: Step | None) -> Path:
+    """The checkpoint of this step in a folder of them, or the one that `latest` names; the folder
+    itself where it is one. Raises StateError if it has others, and not this step."""
+    if step is not None and (folder / f"step-{step}").exists():
+        return newest_output(folder / f"step-{step}")
+    newest = newest_output(folder)
+    if step is not None and newest != folder and manifest_path(newest).is_file():
+        there = tuple(map(step_in_folder_name, checkpoints_in(folder)))
+        if there and load_manifest(newest).step != step:
+            raise StateError(STEP_NOT_THERE(path=folder, step=step, steps=there))
+    return newest
 
 
 def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep:
