@@ -36,7 +36,7 @@ _ONCE = (
     "It is sent once, so waiting does not bring it. Give another mirror's copy of the same traffic "
     "as well (`flowcheck replay FILE OTHER`, `[[source]]`), or a capture without loss. Else "
     "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
-    "[coming late](../../stages/README.md)."
+    "[coming late](../stages/README.md)."
 )
 SHAPES_LACK_BYTES = Entry(
     "job.shapes_lack_bytes",
