@@ -167,6 +167,26 @@ def test_a_file_of_a_step_since_the_loss_heals(protocol: str, kept: int, tmp_pat
         check_exact(where, truth)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_base_that_is_equal_in_all_but_what_is_tainted_heals_that(tmp_path: Path) -> None:
+    """These elements were not compared: it is no proof that there is nothing to replace."""
+    with tainted_chain(tmp_path, "Simple", 8 * STATE_BYTES) as (where, truth):
+        saved(truth, 6, tmp_path / "step-6.pt")
+        words = ("base", tmp_path / "step-6.pt", "--run", where.root)
+        count = tainted_count(where)
+        code, out, err = flowcheck(*words)
+        assert code == 0, err
+        assert f"{count} tainted elements of the parameters are exact again" in " ".join(
+            out.split()
+        )
+        check_exact(where, truth)
+        assert not any(json.loads(line)["base"] for line in where.audits.read_text().splitlines())
+        code, out, err = flowcheck(*words)
+        assert code == 0 and "nothing to replace" in " ".join(out.split()), out + err
+        check_exact(where, truth)
+
+
 def healed_by_stage(where: RunDir, truth: Truth, folder: Path, _: int) -> AuditedFile:
     """By a folder of torch.distributed.checkpoint, which appears in the watched one."""
     tree = saved(truth, 6, folder / "step-6.pt")

@@ -204,6 +204,11 @@ NOTHING_TO_REPLACE = Entry(
     "all {tensors} tensors of step {step} equal the replica's, bit for bit: there is nothing to "
     "replace",
 )
+NOTHING_TAINTED = Entry(
+    "base.nothing_tainted",
+    "all that was compared of step {step} equals the replica's, and what was tainted there is "
+    "exact by now: there is nothing to replace",
+)
 STEP_REPLACED = Entry(
     "base.step_replaced",
     "step {step} is now the trainer's own ({why}), and the {steps} steps that the replica had "

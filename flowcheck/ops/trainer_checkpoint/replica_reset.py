@@ -12,6 +12,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.base_checkpoints import (
     FILE_REFUSED,
     NO_UPDATER,
+    NOTHING_TAINTED,
     NOTHING_TO_REPLACE,
     RECORD_GONE,
     STEP_NOT_REACHED,
@@ -19,8 +20,10 @@ from flowcheck.findings.catalog.base_checkpoints import (
     TENSORS_DIFFERED,
     WAIT_ENDED,
 )
+from flowcheck.findings.catalog.file_audits import NOT_HEALED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
+from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import heal_by_file
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
@@ -72,13 +75,18 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
     told = RECORD_GONE()
     if (found := _held_against(where, template, file)) is not None:
         audits.append_audit_line(where, found, file, template, base=_ends_doubt(where, found))
-        if found.equal:
+        if found.equal and not found.tainted_elements:
             return template.step, NOTHING_TO_REPLACE(tensors=found.tensors, step=found.step)
-        told = TENSORS_DIFFERED(
-            differing=len(found.differences),
-            tensors=found.tensors,
-            first=found.differences[0].name,
-        )
+        if found.equal:
+            told = heal_by_file(where, template, found, file) or NOTHING_TAINTED(found.step)
+            if not told.is_any_of(NOT_HEALED):
+                return template.step, told
+        else:
+            told = TENSORS_DIFFERED(
+                differing=len(found.differences),
+                tensors=found.tensors,
+                first=found.differences[0].name,
+            )
     steps = _replace(where, template, file)
     return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
 
@@ -98,10 +106,10 @@ def _replace(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
 
 
 def _ends_doubt(where: RunDir, found: Audit) -> bool:
-    """Whether a file that is equal to the replica is a new base: it shows the whole state, at the
-    step of a difference that is on record or later."""
+    """Whether a file that is equal to the replica is a new base: it shows the whole state, of which
+    no element was left out as tainted, at the step of a difference that is on record or later."""
     failed = audit_history_of(where).failed
-    whole = found.optimizer or found.parameters_only
+    whole = (found.optimizer or found.parameters_only) and not found.tainted_elements
     return found.equal and whole and (failed is None or found.step >= failed.step)
 
 

@@ -39,7 +39,6 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import (
 )
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import (
     FileHeal,
-    given_to_waiting,
     with_heal,
 )
 from flowcheck.ops.trainer_checkpoint.audit_watch.job_of_file import (
@@ -47,6 +46,7 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.job_of_file import (
     FileOfJob,
     read_for_job,
 )
+from flowcheck.ops.trainer_checkpoint.audit_watch.waiting_replica import given_to_waiting
 from flowcheck.ops.trainer_checkpoint.audit_watch.whole_folders import INCOMPLETE
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,24 +20,23 @@ from flowcheck.findings.catalog.file_audits import (
     NOT_HEALED,
 )
 from flowcheck.findings.catalog.replica_state_errors import PATCH_HEALS_NOTHING
-from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST, REQUEST_WITHDRAWN
+from flowcheck.findings.catalog.run_directories import ANOTHER_REQUEST
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import file_error_of
-from flowcheck.ops.trainer_checkpoint.replica_reset import end_wait
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections, sections_of_elements
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.state_file.file_header import Description, peek_versions
 from flowcheck.replica.taint import elements_of_losses, healable_elements, read_losses
-from flowcheck.stages.job_state.audited_files import AuditedFile
+from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_patch
 from flowcheck.stages.job_state.heal_log import read_heal_records
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.vault.audit.bitwise_audit import Audit
-from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
@@ -113,18 +113,24 @@ def with_heal(
     return line if patch is None else FileHeal(run, line, found, patch, incarnation)
 
 
-def given_to_waiting(run: RunDir, template: CheckpointTemplate, file: Path) -> Finding | None:
-    """Gives a file to a replica that waits before a step which lacks bytes. Returns what came of
-    it; None: another request is under way, or the file's step has not arrived yet."""
-    try:
-        if stage_at(Position.STEP).name not in run.stage_pids():
-            return NOT_HEALED(NO_UPDATER(run.root))
-        layout, _ = peek_versions(run.replica)
-        check_settings(template, optimizer_of_run(run), layout, str(file))
-        return end_wait(run, template, file)
-    except (FlowCheckError, OSError) as error:
-        found = file_error_of(error, file)
-        return None if found.is_any_of(ANOTHER_REQUEST, REQUEST_WITHDRAWN) else NOT_HEALED(found)
+def heal_by_file(
+    run: RunDir, template: CheckpointTemplate, found: Audit, file: Path
+) -> Finding | None:
+    """Heals the elements that are tainted at the step of a file that is equal in all else. Returns
+    what came of it, NOT_HEALED where it healed nothing; None: nothing is tainted any more."""
+    line = AuditedFile(
+        time_ns=time.time_ns(),
+        folder=str(file.parent),
+        file=str(file),
+        stamp="",
+        outcome=FileOutcome.EQUAL,
+        step=found.step,
+    )
+    ready = with_heal(run, template, found, line, incarnation=incarnation_of(run).number)
+    done = ready.attempt() if isinstance(ready, FileHeal) else ready
+    if done is None:
+        return NOT_HEALED(ANOTHER_REQUEST(run.root))
+    return done.heal
 
 
 def _patch(
