@@ -22,7 +22,7 @@ import flowcheck
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_options as findings
 from flowcheck.findings.catalog.output_paths import EXISTS
-from flowcheck.findings.catalog.refused_restores import OTHER_STEP, TEMPLATE_OR_FORMAT
+from flowcheck.findings.catalog.refused_restores import STEP_NOT_THERE, TEMPLATE_OR_FORMAT
 from flowcheck.findings.catalog.restored_state import NAMES, TENSORS_UNKNOWN
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
@@ -202,7 +202,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
 
 def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
-    with refused_as(OTHER_STEP, found=3, step=7):
+    with refused_as(STEP_NOT_THERE, step=7, steps=(3,)):
         run(*words, "--format", "torch", "--step", 7)
     with refused_as(findings.ONE_OF, kind=ConfigError, choices=re.compile("'flowcheck', 'torch'")):
         run(*words, "--format", "onnx")
