@@ -101,8 +101,9 @@ def _local_source(
         output_of(request, protected=protected).check()
         with checkpoint_of(source, download_beside=request.output) as there:
             where = f"{source.url.rstrip('/')}/{there.folder.name}"
-            own = replace(source, url=None, checkpoint=there.folder, shown_as=where)
-            yield replace(own, doubts=there.doubts)
+            yield replace(
+                source, url=None, checkpoint=there.folder, shown_as=where, doubts=there.doubts
+            )
         return
     if source.job is not None:
         if source.checkpoint is not None:

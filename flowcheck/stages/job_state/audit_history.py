@@ -126,10 +126,11 @@ def saved_doubts_of(run: RunDir, step: Step, digest: str) -> tuple[Finding, ...]
     that failed. A base ends the doubt from its own step on: steps before it rest on the state that
     it replaced, and so do those behind it that were saved before. digest: of the saved state."""
     lines = _lines_of(run.audits)
-    doubt = _doubt_at(lines, (at := _bases_of(run, lines)), step)
+    bases = _bases_of(run, lines)
+    doubt = _history_at(lines, bases, step).doubt_of(step)
     if doubt is None:
-        for base in reversed(at):
-            doubt = _doubt_at(lines[: base.line], [one for one in at if one.line < base.line], step)
+        for number, base in reversed(list(enumerate(bases))):
+            doubt = _history_at(lines[: base.line], bases[:number], step).doubt_of(step)
             if doubt is not None:
                 # Only where the replica is known to have had another state is it of the past.
                 return (doubt,) if is_of_this_past(run, step, digest) is False else ()
@@ -167,12 +168,6 @@ def _bases_of(run: RunDir, lines: Sequence[AuditRecord | None]) -> list[_Base]:
         if begun is not None:
             found.setdefault(life.audits, begun)
     return [_Base(*one) for one in sorted(found.items())]
-
-
-def _doubt_at(
-    lines: Sequence[AuditRecord | None], bases: Sequence[_Base], step: Step
-) -> Finding | None:
-    return _history_at(lines, bases, step).doubt_of(step)
 
 
 def _history_at(

@@ -87,45 +87,45 @@ def parse_audited_file(line: bytes) -> AuditedFile | None:
 
 def read_audited_files(run: RunDir) -> list[AuditedFile]:
     """All lines of a run, oldest first; [] if no folder was watched."""
-    try:
-        lines = run.audit_files.read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
-    return [told for told in map(parse_audited_file, lines) if told is not None]
+    content = _content_of(run)
+    return [] if content is None else list(_parsed(*content))
 
 
 def outcome_counts(run: RunDir) -> dict[str, int] | None:
     """`count_outcomes` of all files that the watches of a run took; None: no folder was watched."""
+    content = _content_of(run)
+    return None if content is None else dict(_counts(*content))
+
+
+def last_lines(run: RunDir) -> list[AuditedFile]:
+    """The last line of each file that was looked at, oldest first; [] if no folder was watched."""
+    told = [one for one in read_audited_files(run) if one.outcome is not FileOutcome.READING]
+    last = {(one.file, one.stamp): number for number, one in enumerate(told)}
+    return [told[number] for number in sorted(last.values())]
+
+
+_Content = tuple[Path, tuple[int, int, int]]
+"""The file, and what tells one content of it from another."""
+
+
+def _content_of(run: RunDir) -> _Content | None:
+    """None: no folder was watched."""
     try:
         found = run.audit_files.stat()
     except FileNotFoundError:
         return None
-    return dict(_counts(run.audit_files, (found.st_ino, found.st_size, found.st_mtime_ns)))
+    return run.audit_files, (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 @lru_cache(maxsize=8)
 def _counts(path: Path, stamp: tuple[int, int, int]) -> tuple[tuple[str, int], ...]:
-    """stamp: what tells one content of the file from another."""
     return tuple(count_outcomes(_parsed(path, stamp)).items())
 
 
 @lru_cache(maxsize=8)
 def _parsed(path: Path, stamp: tuple[int, int, int]) -> tuple[AuditedFile, ...]:
-    """stamp: as `_counts`."""
     lines = path.read_bytes().splitlines()
     return tuple(told for told in map(parse_audited_file, lines) if told is not None)
-
-
-def last_lines(run: RunDir) -> list[AuditedFile]:
-    """The last line of each file that was looked at, oldest first; [] if no folder was watched."""
-    try:
-        found = run.audit_files.stat()
-    except FileNotFoundError:
-        return []
-    lines = _parsed(run.audit_files, (found.st_ino, found.st_size, found.st_mtime_ns))
-    told = [one for one in lines if one.outcome is not FileOutcome.READING]
-    last = {(one.file, one.stamp): number for number, one in enumerate(told)}
-    return [told[number] for number in sorted(last.values())]
 
 
 def count_outcomes(files: Sequence[AuditedFile]) -> dict[str, int]:
