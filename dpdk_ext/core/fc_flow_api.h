@@ -40,6 +40,9 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out);
 void fc_parser_close(struct fc_parser *parser);
+/* 1: every packet takes the general path, also those for which a shorter one gives the same. For
+ * tests, which hold both against each other. */
+void fc_parser_generally(struct fc_parser *parser, uint32_t general);
 /* Parses up to `limit` slots and commits them in spans. Returns the number of parsed slots. */
 int64_t fc_parse_span(struct fc_parser *parser, uint64_t limit);
 

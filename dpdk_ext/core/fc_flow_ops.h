@@ -79,6 +79,8 @@ struct fc_parser {
 	uint64_t left_in_page;
 	uint8_t *next_slot;
 	bool many_flows; /* more than the L1 cache holds */
+	/* Every packet takes the general path: for tests that compare both. */
+	bool general;
 };
 
 /* A packet while it is assigned to its flow. */

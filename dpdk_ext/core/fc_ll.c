@@ -37,6 +37,8 @@ static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_byte
 static size_t unpack_rest(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
 			  size_t done)
 {
+	if (FC_LIKELY(done * 8 == data_bytes))
+		return done;
 	return done +
 	       unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag, false);
 }
@@ -135,7 +137,8 @@ static size_t unpack_past(unpack_fn function, uint8_t *data, const uint8_t *line
 	/* Whole lines never come to a multiple of a cache line, or not before the end. */
 	if (head % 8 || head >= data_bytes)
 		return function(data, lines, data_bytes, flag, false);
-	const size_t before = head / 8, done = function(data, lines, head, flag, false);
+	const size_t before = head / 8;
+	const size_t done = head ? function(data, lines, head, flag, false) : 0;
 	if (done < before)
 		return done;
 	return before + function(data + head, lines + before * sizeof(struct fc_ll_line),

@@ -10,8 +10,14 @@ _Static_assert(offsetof(struct fc_parse_counters, icrc_bad_frames) == FC_ICRC_BA
 	       "counters stand in the order of their verdicts");
 _Static_assert(sizeof(struct fc_flow_key) == 40, "keys are compared as five words");
 
+/* Shorter frames are decoded header by header: up to here the headers of a write over IPv6 are
+ * there, whatever the frame says of its lengths. */
+#define PLAIN_BYTES_MIN                                                                            \
+	(sizeof(struct fc_ethernet) + sizeof(struct fc_ipv6) + sizeof(struct fc_udp) +             \
+	 sizeof(struct fc_bth))
+
 /* Pads to whole words: the low bits of the pad count give the bytes to remove. */
-static bool take_payload(struct fc_decoding *d, const struct fc_bth *bth)
+static inline bool take_payload(struct fc_decoding *d, const struct fc_bth *bth)
 {
 	const size_t left = fc_left(&d->c), pad = bth->flags >> 4 & 3;
 
@@ -183,9 +189,101 @@ enum fc_verdict fc_decode_roce(struct fc_decoding *d)
 	return out->flags & FC_PACKET_SHIM && verdict != FC_WRITE ? FC_SHIM : verdict;
 }
 
+/* Bytes of the IP header if it has no options and no extensions and UDP follows it directly behind
+ * Ethernet without tags; else 0. */
+static uint32_t plain_ip_bytes(const uint8_t *frame)
+{
+	const uint8_t *ip = frame + sizeof(struct fc_ethernet);
+	const uint16_t type = fc_be16(ip - 2);
+
+	if (type == FC_ETHERTYPE_IPV6)
+		return ip[0] >> 4 == 6 && ip[offsetof(struct fc_ipv6, next)] == FC_IP_UDP
+			       ? sizeof(struct fc_ipv6)
+			       : 0;
+	if (type != FC_ETHERTYPE_IPV4 || ip[0] != 0x45 ||
+	    ip[offsetof(struct fc_ipv4, protocol)] != FC_IP_UDP ||
+	    fc_be16(ip + offsetof(struct fc_ipv4, fragment)) & 0x3fff)
+		return 0;
+	return sizeof(struct fc_ipv4);
+}
+
+/* A write whose headers lie directly one behind the other: Ethernet, IP, UDP and BTH. */
+struct plain_write {
+	const uint8_t *ip;
+	const struct fc_udp *udp;
+	const struct fc_bth *bth;
+	uint32_t ip_bytes, udp_at, icrc_at;
+};
+
+/* False: it is another frame, or one whose lengths contradict each other. */
+static inline bool find_plain_write(const uint8_t *frame, uint32_t frame_bytes,
+				    struct plain_write *w)
+{
+	if (frame_bytes < PLAIN_BYTES_MIN || frame_bytes > UINT16_MAX)
+		return false;
+	w->ip = frame + sizeof(struct fc_ethernet);
+	w->ip_bytes = plain_ip_bytes(frame);
+	w->udp_at = (uint32_t)sizeof(struct fc_ethernet) + w->ip_bytes;
+	w->udp = (const struct fc_udp *)(frame + w->udp_at);
+	w->bth = (const struct fc_bth *)(w->udp + 1);
+	if (!w->ip_bytes || fc_be16(w->udp->destination) != FC_PORT_ROCE ||
+	    !fc_is_write(w->bth->opcode) || w->bth->flags & 0x0f)
+		return false;
+	const uint32_t udp_bytes = fc_be16(w->udp->length);
+	const uint32_t told =
+		w->ip_bytes == sizeof(struct fc_ipv6)
+			? fc_be16(((const struct fc_ipv6 *)w->ip)->payload_length)
+			: fc_be16(((const struct fc_ipv4 *)w->ip)->total_length) - w->ip_bytes;
+	w->icrc_at = w->udp_at + udp_bytes - FC_ICRC_BYTES;
+	return told == udp_bytes && w->udp_at + udp_bytes <= frame_bytes &&
+	       udp_bytes >= sizeof *w->udp + sizeof *w->bth + FC_ICRC_BYTES;
+}
+
+/* What fc_decode_ethernet() comes to for a plain write, without its branches. */
+static enum fc_verdict decode_plain_write(const uint8_t *frame, const struct plain_write *w,
+					  struct fc_packet *out)
+{
+	*out = (struct fc_packet){
+		.key = { .dest_qp = fc_be32(&w->bth->ecn) & 0xffffff,
+			 .partition = fc_be16(w->bth->pkey) & 0x7fff },
+		.network = fc_network(FC_NETWORK_SEEN, 0),
+		.psn = fc_be32(&w->bth->ack_req) & 0xffffff,
+		.l3_at = sizeof(struct fc_ethernet),
+		.udp_at = w->udp_at,
+		.bth_at = w->udp_at + (uint32_t)sizeof *w->udp,
+		.icrc_at = w->icrc_at,
+		.udp_source_port = fc_be16(w->udp->source),
+		.opcode = w->bth->opcode,
+		.flags = FC_PACKET_ROCE,
+	};
+	if (w->ip_bytes == sizeof(struct fc_ipv6)) {
+		memcpy(out->key.source, ((const struct fc_ipv6 *)w->ip)->source, 16);
+		memcpy(out->key.destination, ((const struct fc_ipv6 *)w->ip)->destination, 16);
+	} else {
+		memset(out->key.source + 10, 0xff, 2);
+		memcpy(out->key.source + 12, ((const struct fc_ipv4 *)w->ip)->source, 4);
+		memset(out->key.destination + 10, 0xff, 2);
+		memcpy(out->key.destination + 12, ((const struct fc_ipv4 *)w->ip)->destination, 4);
+	}
+	struct fc_decoding d = {
+		.c = { (const uint8_t *)(w->bth + 1), frame + w->icrc_at },
+		.frame = frame,
+		.out = out,
+	};
+	if (FC_LIKELY(w->bth->opcode == FC_RC_WRITE_MIDDLE))
+		return take_payload(&d, w->bth) && sizes_agree(out) ? FC_WRITE : FC_MALFORMED;
+	return decode_write(&d, w->bth);
+}
+
 int fc_decode(const uint8_t *frame, uint32_t frame_bytes, uint32_t wire_bytes,
 	      struct fc_packet *out)
 {
+	struct plain_write w;
+
+	if (FC_LIKELY(find_plain_write(frame, frame_bytes, &w))) {
+		out->verdict = (uint8_t)decode_plain_write(frame, &w, out);
+		return out->verdict;
+	}
 	struct fc_decoding d = {
 		.c = { frame, frame + frame_bytes },
 		.frame = frame,

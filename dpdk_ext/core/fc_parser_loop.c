@@ -113,19 +113,14 @@ static uint32_t frame_bytes(const struct fc_ring *ring, const struct fc_slot *sl
 	return slot->frame_bytes < room ? slot->frame_bytes : room;
 }
 
-static bool has_flow(const struct fc_packet *p)
+_Static_assert(FC_VERDICTS <= 32, "a set of verdicts fits a word");
+
+static inline bool has_flow(const struct fc_packet *p)
 {
-	switch (p->verdict) {
-	case FC_WRITE:
-	case FC_ACK:
-	case FC_NAK:
-	case FC_SEND:
-	case FC_READ:
-	case FC_ATOMIC:
-		return !(p->flags & FC_PACKET_SHIM && p->verdict != FC_WRITE);
-	default:
-		return false;
-	}
+	const uint32_t verdicts = 1u << FC_WRITE | 1u << FC_ACK | 1u << FC_NAK | 1u << FC_SEND |
+				  1u << FC_READ | 1u << FC_ATOMIC;
+
+	return verdicts >> p->verdict & 1 && !(p->flags & FC_PACKET_SHIM && p->verdict != FC_WRITE);
 }
 
 /* As fc_ring_wants_icrc(), by what this parser was told. */
@@ -264,9 +259,11 @@ static void finish_slot(struct fc_parser *parser, uint64_t position)
 		note_bad_icrc(parser, p, parser->hashes[i]);
 	uint64_t *by_verdict = (uint64_t *)&parser->counters;
 	by_verdict[mark->verdict]++;
-	parser->counters.vlan_frames += (p->flags & FC_PACKET_VLAN) != 0;
-	parser->counters.encapsulated_frames += (p->flags & FC_PACKET_ENCAPSULATED) != 0;
-	parser->counters.icrc_checked_frames += (p->flags & FC_PACKET_ICRC_CHECKED) != 0;
+	if (p->flags & (FC_PACKET_VLAN | FC_PACKET_ENCAPSULATED | FC_PACKET_ICRC_CHECKED)) {
+		parser->counters.vlan_frames += (p->flags & FC_PACKET_VLAN) != 0;
+		parser->counters.encapsulated_frames += (p->flags & FC_PACKET_ENCAPSULATED) != 0;
+		parser->counters.icrc_checked_frames += (p->flags & FC_PACKET_ICRC_CHECKED) != 0;
+	}
 }
 
 /* Commits in this order: counters, position, empty journal. A kill between two of them is
@@ -322,6 +319,11 @@ static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t co
 	}
 	commit(parser, first + done);
 	return done;
+}
+
+void fc_parser_generally(struct fc_parser *parser, uint32_t general)
+{
+	parser->general = general;
 }
 
 int64_t fc_parse_span(struct fc_parser *parser, uint64_t limit)

@@ -45,6 +45,7 @@ static void attach(struct fc_ring *ring)
 	ring->slots_base = ring->map.base + FC_RING_SLOTS_OFFSET;
 	ring->mask = ring->header->slots - 1;
 	ring->slots_per_page = (uint32_t)ring->header->slots_per_page;
+	ring->page_reciprocal = UINT64_MAX / ring->slots_per_page + 1;
 	ring->slot_bytes = ring->header->slot_bytes;
 	ring->reader = ring->header->readers_of;
 }

@@ -10,7 +10,8 @@ struct fc_ring {
 	struct fc_ring_header *header;
 	struct fc_reader *reader; /* reader whose tail and counters this handle uses */
 	uint8_t *slots_base;
-	uint64_t mask; /* slots - 1 */
+	uint64_t mask;            /* slots - 1 */
+	uint64_t page_reciprocal; /* 2^64 / slots_per_page, rounded up */
 	uint32_t slots_per_page, slot_bytes;
 };
 

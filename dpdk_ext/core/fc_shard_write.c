@@ -34,7 +34,13 @@ struct lines {
 	uint32_t flag;
 };
 
-static uint64_t mask_of(uint64_t from, uint64_t stop, uint64_t word)
+/* Whether units [from, stop) begin and end with a word of the coverage. */
+static inline bool whole_words(uint64_t from, uint64_t stop)
+{
+	return (from | stop) % WORD_UNITS == 0;
+}
+
+static inline uint64_t mask_of(uint64_t from, uint64_t stop, uint64_t word)
 {
 	uint64_t mask = ~0ull;
 
@@ -56,6 +62,13 @@ static enum presence presence_of(const struct target *t, uint64_t from, uint64_t
 {
 	uint64_t there = 0, absent = 0;
 
+	if (FC_LIKELY(whole_words(from, stop))) {
+		for (uint64_t word = from / WORD_UNITS; word < stop / WORD_UNITS; word++) {
+			there |= t->coverage[word];
+			absent |= ~t->coverage[word];
+		}
+		return !there ? NONE : absent ? SOME : ALL;
+	}
 	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++) {
 		const uint64_t mask = mask_of(from, stop, word);
 		there |= t->coverage[word] & mask;
@@ -69,14 +82,19 @@ static enum presence presence_of(const struct target *t, uint64_t from, uint64_t
 /* Marks units [from, stop) as arrived; none of them was. */
 static void cover(const struct target *t, uint64_t from, uint64_t stop)
 {
-	for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
-		fc_set(t->x, &t->coverage[word], t->coverage[word] | mask_of(from, stop, word));
+	if (FC_LIKELY(whole_words(from, stop)))
+		for (uint64_t word = from / WORD_UNITS; word < stop / WORD_UNITS; word++)
+			fc_set_in_shard(t->x, &t->coverage[word], ~0ull);
+	else
+		for (uint64_t word = from / WORD_UNITS; word * WORD_UNITS < stop; word++)
+			fc_set_in_shard(t->x, &t->coverage[word],
+					t->coverage[word] | mask_of(from, stop, word));
 	uint64_t *sum = &t->generation->covered_units;
 	if (from >= t->units) {
 		fc_copy_fence(); /* pairs with fc_shard_has_module_buffers() */
 		sum = &t->generation->module_buffer_units;
 	}
-	fc_set(t->x, sum, *sum + stop - from);
+	fc_set_in_shard(t->x, sum, *sum + stop - from);
 	t->x->counters->placed_bytes += (stop - from) << t->shift;
 }
 

@@ -94,21 +94,17 @@ static inline uint64_t fc_journal_left(const struct fc_extractor *x)
 	return FC_JOURNAL_ENTRIES - x->staging->header->journal_used;
 }
 
-/* Old values are restored in reverse order, so a word may be journalled twice. */
-static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value)
+/* `where`: as in the journal. Old values are restored in reverse order, so a word may be journalled
+ * twice. */
+static inline void fc_set_at(struct fc_extractor *x, uint64_t where, uint64_t *word, uint64_t value)
 {
 	struct fc_staging_header *h = x->staging->header;
-	const uint8_t *at = (const uint8_t *)word, *base = x->staging->map.base;
 	struct fc_journal_entry *entry = &x->staging->journal[h->journal_used];
 
 	/* Checked before each packet; memory after the journal holds payloads. */
 	if (FC_UNLIKELY(h->journal_used >= FC_JOURNAL_ENTRIES))
 		abort();
-
-	if (at >= base && at < base + x->staging->map.bytes)
-		entry->where = (uint64_t)(at - base);
-	else
-		entry->where = FC_IN_SHARD | (uint64_t)(at - x->shard->map.base);
+	entry->where = where;
 	entry->before = *word;
 	/* A kill preserves program order, so only the compiler must not reorder. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -116,6 +112,22 @@ static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	/* The updater reads words of the shard meanwhile. */
 	__atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static inline void fc_set_in_shard(struct fc_extractor *x, uint64_t *word, uint64_t value)
+{
+	fc_set_at(x, FC_IN_SHARD | (uint64_t)((const uint8_t *)word - x->shard->map.base), word,
+		  value);
+}
+
+static inline void fc_set(struct fc_extractor *x, uint64_t *word, uint64_t value)
+{
+	const uint8_t *at = (const uint8_t *)word, *base = x->staging->map.base;
+
+	if (at >= base && at < base + x->staging->map.bytes)
+		fc_set_at(x, (uint64_t)(at - base), word, value);
+	else
+		fc_set_in_shard(x, word, value);
 }
 
 /* fc_extract.c: everything that fc_set() changes between the two is committed as a whole. */

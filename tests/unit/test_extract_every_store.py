@@ -29,7 +29,7 @@ BY_DAY = {"window-5-staged": 7, "window-5-learned": 3, "window-16-learned": 3}
     ("name", "every"),
     [
         *((name, BY_DAY.get(name, 1)) for name in SCENES if name not in NIGHTLY),
-        *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in (*NIGHTLY, *BY_DAY)),
+        *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in (*sorted(NIGHTLY), *BY_DAY)),
     ],
 )
 def test_killed_before_any_store_it_ends_alike(build: Path, name: str, every: int) -> None:
