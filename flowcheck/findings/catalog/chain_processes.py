@@ -156,7 +156,8 @@ SAVED_AGAIN = Entry(
 SAVES_DOUBTED = Entry(
     "saving.saves_doubted",
     "{target}: {checkpoints} saved before that came to light are noted there as not proved exact",
-    cause="An audit failed, or copies of bytes differed, behind these saves.",
+    cause="An audit failed, or copies of bytes differed, behind these saves. The newest save that "
+    "is exact stays there, whatever `keep_last` says.",
     remedy="`flowcheck status{this_run!o}` tells which; `flowcheck base FILE{this_run!o}` ends the "
     "doubt of later saves.",
 )

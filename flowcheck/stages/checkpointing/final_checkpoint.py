@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
@@ -18,7 +17,6 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
@@ -83,7 +81,7 @@ def _watched(
         try:
             entry = saver.save(wanted)
             try:
-                saver.note_doubts(partial(doubts_to_note, run), partial(doubt_of_later, run))
+                saver.note_doubts()
             except (FlowCheckError, OSError) as error:
                 say(DOUBTS_NOT_NOTED(target=config.target, reason=error))
             made.append(entry)

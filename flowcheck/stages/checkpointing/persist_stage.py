@@ -138,9 +138,7 @@ class PersistService:
             # Behind each save: a record may be older than the taint that a save lacks.
             seen = self._records_of_doubts()
             self._doubts_noted = ()
-            self._doubted = saver.note_doubts(
-                partial(doubts_to_note, self._run), partial(doubt_of_later, self._run)
-            )
+            self._doubted = saver.note_doubts()
             self._doubts_noted = seen
         except FlowCheckError as error:
             self._failed = error.finding
@@ -257,4 +255,5 @@ def saver_of(run: RunDir, config: PersistConfig) -> Saver:
     open."""
     staging = run.upload_staging_folder(config.staging)
     place = open_target(config, staging)
-    return Saver(config, place, staging, ReplicaSteps(run, config))
+    doubts = partial(doubts_to_note, run), partial(doubt_of_later, run)
+    return Saver(config, place, staging, ReplicaSteps(run, config), *doubts)
