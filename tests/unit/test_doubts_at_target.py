@@ -69,7 +69,7 @@ def entries(target: Path) -> dict[int, tuple[Finding, ...]]:
 def noted(run: RunDir) -> tuple[str, ...]:
     config = run.settings().persist
     assert config is not None
-    return saver_of(run, config).note_doubts()
+    return saver_of(run, config).note_doubts().fresh
 
 
 def test_the_stage_notes_a_failed_audit_and_a_base_that_ends_the_doubt(
@@ -226,7 +226,7 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
         )
         assert told == []
         fail(run)
-        assert saver.note_doubts() == ("step-4",)
+        assert saver.note_doubts().fresh == ("step-4",)
         for step in ("latest", 4):
             download_step(
                 target, step, tmp_path / "after", options=store.options, doubted=told.extend

@@ -40,6 +40,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
 )
 from flowcheck.vault.persist.local_folder import LEFTOVERS, LocalFolder
 from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.save_doubt import NotedDoubts, noted_doubts
 from flowcheck.vault.persist.save_schedule import deletable_checkpoints
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
@@ -123,11 +124,10 @@ class Saver:
         self._cleaned(self._ledger())
         return self.durable()
 
-    def note_doubts(self) -> tuple[str, ...]:
+    def note_doubts(self) -> NotedDoubts:
         """Writes into the ledger what came to light behind the saves of this run, so that whoever
         reads the target learns it without the run. `latest` names one of which no copies differed,
-        where there is one. Returns the names of checkpoints that are in doubt since this call.
-        Raises StateError or OSError."""
+        where there is one. Raises StateError or OSError."""
         ledger = self._ledger()
         own = ledger.of(self._source.name)
         told = self._doubts_in(own)
@@ -143,7 +143,7 @@ class Saver:
             entry = self._named_latest(noted)
             if entry is not None and entry.run == self._source.name and entry.lacks_bytes:
                 self._place.write(LATEST, f"{exact[-1].name}\n".encode())
-        return fresh
+        return noted_doubts(noted, run, fresh)
 
     def _doubts_in(self, own: Sequence[LedgerEntry]) -> dict[str, tuple[Finding, ...]]:
         """{name: what came to light until now}. Raises StateError or OSError."""
