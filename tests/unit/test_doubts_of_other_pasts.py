@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import fsspec
 import msgspec
 import pytest
 import torch
@@ -40,6 +41,7 @@ from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation
 from flowcheck.stages.job_state.steps_of_this_past import is_of_this_past
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
+from flowcheck.vault.download.download_source import ObjectStoreSource
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.saver import Saver
 
@@ -175,11 +177,16 @@ def test_of_a_step_of_two_pasts_the_newest_is_given(
             refuses()
         assert first in str(refused.value) and second in str(refused.value)
         assert "checkpoints.json" in refused.value.finding.remedy
+    store = ObjectStoreSource(f"file://{target}", fsspec.filesystem("file"))
+    with refused_as(SEVERAL_OF_STEP):
+        store.find(Step(3))
+    assert store.find(Step(2)).name == "step-2"
     for name in (first, second):
         assert flowcheck.load(target / name, 3)["step"] == 3
     assert flowcheck.load(target, 2)["step"] == 2
     shutil.rmtree(target / first)
     assert flowcheck.load(target, 3)["step"] == 3, "one is there"
+    assert store.find(Step(3)).name == second
 
 
 def test_a_line_is_found_wherever_it_is_and_whatever_a_kill_tore(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ the trainer, takes steps of the same numbers again: these are saved as step-N-DI
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError, StateError
@@ -12,16 +11,14 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.latest_pointer import CHECKPOINT_NAME_PREFIX
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_paths import step_in_name
+from flowcheck.untrusted_paths import is_checkpoint_name, step_in_name
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.local_folder import LocalFolder
 
 
 def step_of_checkpoint(path: Path) -> Step | None:
     """The step in the name of a checkpoint, step-N or step-N-DIGEST; None: it has another name."""
-    with suppress(StateError):
-        return Step(step_in_name(path.name))
-    return None
+    return Step(step_in_name(path.name)) if is_checkpoint_name(path.name) else None
 
 
 def checkpoint_of_step(folder: Path, step: Step) -> Path | None:
