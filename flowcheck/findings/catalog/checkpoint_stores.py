@@ -157,7 +157,11 @@ LEDGER_STEP = Entry(
     cause="Two checkpoints of one step are there: another run saved to the same target.",
     remedy="Give each run a target of its own (`[persist] target`), then save again.",
 )
-LEDGER_NAMES_NONE = Entry("ledger.names_none", "{ledger} does not name them, or is not there")
+LEDGER_NAMES_NONE = Entry(
+    "ledger.names_none",
+    "{ledger} does not name them, or is not there",
+    remedy="Copy it from the folder or store that the run saved to.",
+)
 SEVERAL_OF_STEP = Entry(
     "ledger.several_of_step",
     "{folder}: {checkpoints} are both of step {step}, and which one is of the newest past cannot "
