@@ -55,6 +55,11 @@ def checked_checkpoint_name(told: object, where: str) -> str:
     return told
 
 
+def is_checkpoint_name(name: str) -> bool:
+    """Whether it names a checkpoint's folder: step-N, or step-N-DIGEST."""
+    return _CHECKPOINT.fullmatch(name) is not None
+
+
 def step_in_name(name: str) -> int:
     """The step in a checkpoint's name. Raises StateError for another name."""
     found = _CHECKPOINT.fullmatch(name)

@@ -42,7 +42,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     (vault/checkpoint_formats/format_registry.py)."""
     keep_last: int = 3
     """Number of newest checkpoints that stay. An older one is deleted only when a newer one is
-    durable. A choice: more takes storage."""
+    durable, and never the newest one that is exact while newer ones are in doubt. A choice: more
+    takes storage."""
     keep_every: int | None = None
     """The first checkpoint at or after each multiple of this number of steps is never deleted.
     None: only `keep_last` applies."""

@@ -224,6 +224,50 @@ def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
     assert not [path for path in replayed.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("form", [pytest.param("dcp", marks=pytest.mark.nightly), "torch"])
+def test_roots_own_result_is_replaced_where_the_chains_user_may_write_too(
+    replayed: Path, form: str
+) -> None:
+    """As below /tmp: the user may neither read the earlier one nor rename it."""
+    shared = replayed / f"shared-{form}"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    out = shared / "out"
+    words = ("--checkpoint", replayed / "kept", "--format", form, "--out", out)
+    with Command("restore", *words) as command:
+        assert command.result(60)[0] == 0
+    first = out.stat()
+    assert first.st_uid == 0
+    code, said = restored(replayed, form, f"{shared.name}/out")
+    assert code == 2 and "already exists" in said
+    assert restored(replayed, form, f"{shared.name}/out", "--force")[0] == 0
+    again = out.stat()
+    assert again.st_ino != first.st_ino and again.st_uid == 0
+    with Command("verify", out) as command:
+        assert command.result(60)[0] == 0
+    assert not [path for path in shared.iterdir() if path.name.startswith(".")]
+
+
+def test_a_reader_that_closes_the_pipe_costs_no_result(replayed: Path) -> None:
+    """As `| head -1`: the exit code is that of every command."""
+    words = ["--run", replayed / "run", "--checkpoint", replayed / "kept", "--format", "torch"]
+    read, write = os.pipe()
+    os.close(read)
+    program = [sys.executable, "-m", "flowcheck"]
+    restore = ["restore", *map(str, words), "--out", str(replayed / "unread")]
+    codes = []
+    for command in (restore, ["switch", "list"]):
+        done = subprocess.run(
+            [*program, *command], stdout=write, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+        assert done.stderr == b""
+        codes.append(done.returncode)
+    os.close(write)
+    assert codes[0] == codes[1]
+    with Command("verify", replayed / "unread") as command:
+        assert command.result(60)[0] == 0
+
+
 @pytest.mark.parametrize("form", [pytest.param("torch", marks=pytest.mark.nightly), "dcp"])
 def test_root_replaces_nothing_that_no_restore_of_ours_wrote(replayed: Path, form: str) -> None:
     """Not with --force either; a link that leads nowhere is something too."""

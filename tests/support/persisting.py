@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,8 +63,12 @@ class Steps:
             yield PinnedStep(trainer_state(snapshot), snapshot.layout, self._config)
 
 
-def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
-    return Saver(config, open_target(config, staging), staging, Steps(state, name, config))
+def saver_for(
+    config: PersistConfig, staging: Path, state: Path, name: str = "run", **doubts: Any
+) -> Saver:
+    """doubts: what is known of its saves, as `Saver` takes it."""
+    place = open_target(config, staging)
+    return Saver(config, place, staging, Steps(state, name, config), **doubts)
 
 
 def kept_at(target: Path, state: Path, step: int) -> Path:

@@ -14,10 +14,13 @@ import numpy as np
 import torch
 
 from flowcheck.config import load_job
+from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
 from flowcheck.messages import StepDoubtful
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.shutdown_cleanup import save_replicas
+from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_heal import FileHeal
+from flowcheck.ops.watch.state.chain_state import EndKind
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
@@ -138,6 +141,7 @@ class TwoRings:
         """As `flowcheck down` ends a chain: checkpoints of both rings, and nothing in memory."""
         self._let_go()
         save_replicas(self.run.settings(), self.run)
+        record_end(self.run, EndKind.ASKED, SIGNAL_INT(), ())
         self.run.remove(keep_records=True)
 
     def _let_go(self) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import fsspec
+import msgspec
 import pytest
 from support.persisting import replica_of, run_with_replica, saver_for, take
 from support.refused_as import refused_as
@@ -34,6 +35,7 @@ from flowcheck.vault.download import download_source
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.download.download_source import ObjectStoreSource
 from flowcheck.vault.persist import checkpoint_ledger
+from flowcheck.vault.persist.saver import Saver
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def entries(target: Path) -> dict[int, tuple[Finding, ...]]:
 def noted(run: RunDir) -> tuple[str, ...]:
     config = run.settings().persist
     assert config is not None
-    return saver_of(run, config).note_doubts(partial(doubts_to_note, run))
+    return saver_of(run, config).note_doubts().fresh
 
 
 def test_the_stage_notes_a_failed_audit_and_a_base_that_ends_the_doubt(
@@ -115,6 +117,45 @@ def test_latest_leaves_a_step_of_which_copies_differed(run: RunDir, target: Path
     assert list(entries(target)) == [1, 2, 3, 4]
     saved(run, 1)
     assert latest.read_text() == "step-5\n"
+
+
+@pytest.mark.parametrize("why", ["audit", "copies", "audit, then copies"])
+def test_the_newest_save_that_is_exact_outlives_those_in_doubt(
+    run: RunDir, target: Path, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = run.settings().persist
+    assert config is not None
+    config = msgspec.structs.replace(config, keep_last=2)
+    replica = replica_of(run)
+
+    def saves(steps: int) -> set[str]:
+        for _ in range(steps):
+            take(replica)
+            saver_of(run, config).save(replica.step)
+        assert set(entries(target)) == {int(one.name[5:]) for one in target.glob("step-*")}
+        return {one.name for one in target.glob("step-*")}
+
+    assert saves(4) == {"step-3", "step-4"}
+    if "audit" in why:
+        fail(run)  # of step 5, where step 3 was equal: nothing is noted at the target yet
+    if "copies" in why:
+        differs(run, 4, 9)
+    monkeypatch.setattr(Saver, "_manifest", unreadable)
+    assert saves(1) >= {"step-3", "step-4", "step-5"}, "nothing goes before that is known"
+    monkeypatch.undo()
+    assert saves(3) == {"step-3", "step-7", "step-8"}
+    noted(run)
+    latest = "step-8" if why == "audit" else "step-3"
+    assert (target / "latest").read_text() == f"{latest}\n"
+    assert flowcheck.load(target, 3)["step"] == 3
+    run.differing.unlink(missing_ok=True)
+    audited(run, 9, base=True)
+    assert saves(3) == {"step-10", "step-11"}
+    replica.close()
+
+
+def unreadable(*_: object) -> None:
+    raise OSError("cannot be read")
 
 
 def test_the_save_at_the_end_of_the_chain_notes_it_too(run: RunDir, target: Path) -> None:
@@ -176,7 +217,8 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
     with server() as store:
         target = f"s3://{BUCKET}/job"
         config = PersistConfig(target=target, options=store.options, every_steps=1)
-        saver = saver_for(config, tmp_path / "staging", run.replica)
+        known = partial(doubts_to_note, run)
+        saver = saver_for(config, tmp_path / "staging", run.replica, doubts_of=known)
         saver.save(4)
         told: list[Finding] = []
         download_step(
@@ -184,7 +226,7 @@ def test_a_store_tells_it_to_whoever_downloads(run: RunDir, tmp_path: Path) -> N
         )
         assert told == []
         fail(run)
-        assert saver.note_doubts(partial(doubts_to_note, run)) == ("step-4",)
+        assert saver.note_doubts().fresh == ("step-4",)
         for step in ("latest", 4):
             download_step(
                 target, step, tmp_path / "after", options=store.options, doubted=told.extend

@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.file_audits import DOUBTED
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.stages.job_state.audit_history import doubt_among
 from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist.checkpoint_ledger import LEDGER, Ledger, LedgerEntry, encode
 
 
@@ -43,10 +44,11 @@ def test_a_step_made_from_gradients_behind_a_failed_audit_is_in_doubt(
     )
     (folder / LEDGER).write_bytes(encode(Ledger(entries=(entry,))))
     config = PersistConfig(target=str(folder), every_steps=1)
-    saver = saver_for(config, tmp_path / "staging", tmp_path / "replica", "r")
 
-    def noted() -> Path:
-        saver.note_doubts(lambda *_: (), partial(doubt_of_later, run))
+    def noted(by: RunDir = run) -> Path:
+        later = partial(doubt_of_later, by)
+        saver = saver_for(config, tmp_path / "x", tmp_path / "replica", "r", of_later=later)
+        saver.note_doubts()
         if not copied:
             return folder
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
@@ -60,7 +62,7 @@ def test_a_step_made_from_gradients_behind_a_failed_audit_is_in_doubt(
     for one in (SAVED + 1, STEPS, None):
         doubt = doubt_among(again(tmp_path, one, folder=noted()).assumed)
         assert doubt is not None and doubt.is_any_of(DOUBTED)
-    saver.note_doubts(lambda *_: (), partial(doubt_of_later, run_with(tmp_path / "anew")))
+    noted(run_with(tmp_path / "anew"))
     doubt = doubt_among(again(tmp_path, STEPS, folder=folder).assumed)
     assert doubt is not None, "another run directory knows nothing of that audit"
     audited(run, SAVED + 2, base=True)

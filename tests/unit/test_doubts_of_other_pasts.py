@@ -8,29 +8,40 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import fsspec
 import msgspec
 import pytest
+import torch
 from support.persisting import replica_of, run_with_replica, saver_for, take
 from support.refused_as import refused_as
 from test_doubted_checkpoints import audited, fail
 from test_doubts_at_target import entries, noted, run, saved, target
 from test_doubts_over_http import differs
+from typer.testing import CliRunner
 
 import flowcheck
+from flowcheck.cli.main import app
 from flowcheck.config import ServeConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_stores import SEVERAL_OF_STEP
 from flowcheck.findings.catalog.file_audits import DOUBTED, LOAD_DOUBTED
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.messages import SaveFailed, StepSaved
+from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
+from flowcheck.ops.restore.made_again import save_before
+from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
+from flowcheck.ops.watch.state.held_steps import checkpoints_of
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.stages.checkpointing.persist_stage import PersistService
+from flowcheck.stages.checkpointing.persist_stage import PersistService, saver_of
 from flowcheck.stages.checkpointing.serve_stage import catalogue_of
 from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation
 from flowcheck.stages.job_state.steps_of_this_past import is_of_this_past
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
+from flowcheck.vault.download.download_source import ObjectStoreSource
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.saver import Saver
 
@@ -125,6 +136,57 @@ def test_what_was_made_anew_is_exact_although_copies_of_its_step_differed(
     monkeypatch.setattr("flowcheck.stages.job_state.differing_steps.incarnation_of", lambda _: life)
     noted(run)
     assert doubted(target) == [step for step in (3, 4, 5, 6) if step not in exact]
+
+
+def test_of_a_step_of_two_pasts_the_newest_is_given(
+    run: RunDir, target: Path, tmp_path: Path
+) -> None:
+    """As after a base of an earlier step: the step was taken again, with other bits."""
+    saved(run, 4)
+    config = run.settings().persist
+    assert config is not None
+    replica = replica_of(run)
+    replica.go_back(2)
+    for step in (3, 4):
+        replica.apply(step, replica.parameters().copy())
+        saver_of(run, config).save(step)
+    of_now = replica.parameters().copy()
+    replica.close()
+    first, second = sorted(path.name for path in target.glob("step-3*"))
+    assert len(second) > len(first)
+
+    def given(where: Path) -> list[float]:
+        out = tmp_path / "given.pt"
+        done = CliRunner().invoke(
+            app, ["restore", "--checkpoint", str(where), "--step", "4", "--format", "torch",
+                  "--out", str(out), "--force"],
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        loaded = torch.load(out, weights_only=True)["model"]
+        return list(next(iter(loaded.values())).flatten().numpy())
+
+    assert given(target) == list(of_now)
+    record_end(run, EndKind.ASKED, SIGNAL_INT(), [JobEnd(step=3, checkpoint=str(target / second))])
+    assert checkpoints_of(run) == [target / second]
+    assert flowcheck.load(target, 3)["step"] == 3
+    newest = flowcheck.load(target, 4)["model"]
+    assert list(next(iter(newest.values())).flatten().numpy()) == list(of_now)
+    (target / checkpoint_ledger.LEDGER).rename(tmp_path / "ledger")
+    for refuses in (lambda: flowcheck.load(target, 3), lambda: save_before(target, Step(3))):
+        with refused_as(SEVERAL_OF_STEP) as refused:
+            refuses()
+        assert first in str(refused.value) and second in str(refused.value)
+        assert "checkpoints.json" in refused.value.finding.remedy
+    store = ObjectStoreSource(f"file://{target}", fsspec.filesystem("file"))
+    with refused_as(SEVERAL_OF_STEP):
+        store.find(Step(3))
+    assert store.find(Step(2)).name == "step-2"
+    for name in (first, second):
+        assert flowcheck.load(target / name, 3)["step"] == 3
+    assert flowcheck.load(target, 2)["step"] == 2
+    shutil.rmtree(target / first)
+    assert flowcheck.load(target, 3)["step"] == 3, "one is there"
+    assert store.find(Step(3)).name == second
 
 
 def test_a_line_is_found_wherever_it_is_and_whatever_a_kill_tore(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def test_steps_become_durable_while_the_replica_goes_on_and_failures_are_seen_at
         until(lambda: told(run).attempts > 1, lambda: take(replica))
         state = told(run)
         assert "Not a directory" in str(state.error) or "File exists" in str(state.error)
-        (_, failing, *_) = (*checkpoint_status.checkpoint_sentences(state, replica.step), "")
-        assert failing.startswith("[red]saving fails[/] (2 attempts)")
+        *_, (failing, why) = checkpoint_status.checkpoint_sentences(state, replica.step)
+        assert why == state.error and failing.startswith("[red]saving fails[/] (2 attempts)")
         before = state.step
         target.unlink()
         aside.rename(target)

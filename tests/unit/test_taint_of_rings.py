@@ -160,14 +160,26 @@ def test_health_tells_all_rings_where_one_of_them_is_tainted(rings: TwoRings) ->
     assert (told.word, told.reason) == (HealthWord.TAINTED, state.models[0].told)
 
 
-def test_after_the_end_counts_and_the_kept_exact_step_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recorded", ["in its end", "damaged"])
+def test_after_the_end_ranges_and_the_kept_exact_step_are_told(
+    tmp_path: Path, recorded: str
+) -> None:
     rings = lossy(tmp_path, "both")
     exact, before = rings.newest_exact, rings.wrong()
     rings.end()
+    if recorded != "in its end":
+        for ring in SHAPES:
+            rings.own(ring).tainted_at_end.write_text("{")
     [model] = state_of(rings).models
     counts = {(one.job, one.parameter): one.tainted_elements for one in model.tensors}
     assert counts == {(job, n): len(at) for job, own in before.items() for n, at in own.items()}
     assert (model.all_elements, model.exact_step) == (WHOLE, exact)
+    told: dict[str, dict[str, set[int]]] = {}
+    for one in model.tensors:
+        at = {n for of in one.ranges for n in range(of.start, of.stop)}
+        told.setdefault(one.job, {})[one.parameter] = at
+    assert (told == before) == (recorded == "in its end")
+    assert any(one.ranges for one in model.tensors) == (recorded == "in its end")
     rings.close()
 
 

@@ -156,10 +156,21 @@ SAVED_AGAIN = Entry(
 SAVES_DOUBTED = Entry(
     "saving.saves_doubted",
     "{target}: {checkpoints} saved before that came to light are noted there as not proved exact",
-    cause="An audit failed, or copies of bytes differed, behind these saves.",
+    cause="An audit failed, or copies of bytes differed, behind these saves. The newest save that "
+    "is exact stays there, whatever `keep_last` says.",
     remedy="`flowcheck status{this_run!o}` tells which; `flowcheck base FILE{this_run!o}` ends the "
     "doubt of later saves.",
 )
+NEWEST_NOT_EXACT = Entry(
+    "saving.newest_not_exact",
+    "the newest save, of step {step}, is not called exact: {why}",
+    cause="An audit failed, copies of bytes differed, or bytes never came.",
+    remedy="Restore the newest save that is exact; `flowcheck base FILE{this_run!o}` makes later "
+    "ones exact again.",
+)
+SAVE_AUDIT_FAILED = Entry("saving.audit_failed", "an audit of step {step} failed")
+SAVE_COPIES_DIFFERED = Entry("saving.copies_differed", "copies of step {step} differed")
+SAVE_TAINTED = Entry("saving.tainted", "elements of it are tainted")
 DOUBTS_NOT_NOTED = Entry(
     "saving.doubts_not_noted",
     "{target}: what came to light behind earlier saves could not be noted there: {reason}",

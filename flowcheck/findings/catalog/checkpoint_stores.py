@@ -157,3 +157,18 @@ LEDGER_STEP = Entry(
     cause="Two checkpoints of one step are there: another run saved to the same target.",
     remedy="Give each run a target of its own (`[persist] target`), then save again.",
 )
+LEDGER_NAMES_NONE = Entry(
+    "ledger.names_none",
+    "{ledger} does not name them, or is not there",
+    remedy="Copy it from the folder or store that the run saved to.",
+)
+SEVERAL_OF_STEP = Entry(
+    "ledger.several_of_step",
+    "{folder}: {checkpoints} are both of step {step}, and which one is of the newest past cannot "
+    "be read: {why}",
+    cause="The replica went back, as to a checkpoint of the trainer, and took the step anew. Which "
+    "was saved last is in the list of checkpoints, which was not copied with them or is damaged.",
+    remedy="Copy `checkpoints.json` from the target to {folder}, or name one of the checkpoints in "
+    "place of the folder: {folder}/NAME; its manifest has the digest, `steps.jsonl` of the run "
+    "those of its past.",
+)

@@ -22,7 +22,7 @@ from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, checkpoint_writer
 from flowcheck.ops.watch.state.chain_state import JobEnd
 from flowcheck.ops.watch.state.shutdown_record import path_to_record
-from flowcheck.ops.watch.state.taint_of_models import tainted_models
+from flowcheck.ops.watch.state.taint_of_models import record_taint, tainted_models
 from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
@@ -55,6 +55,7 @@ class ReplayResult:
         watched = (supervisor, *supervisor.other_jobs)
         runs = [one.run for one in watched]
         step, why = common_step_to_keep(runs[0].settings(), runs)
+        record_taint(runs[0])
         models = tainted_models(runs[0])  # before a replica goes back to the common step
         with checkpoint_writer(supervisor.checkpoint_helper) as save:
             first, *further = [self._of(one.run, one.progress, step, save) for one in watched]

@@ -42,6 +42,7 @@ from flowcheck.ops.lifecycle.leftover_memory import (
 from flowcheck.ops.lifecycle.progress_messages import print_message
 from flowcheck.ops.lifecycle.shutdown_checkpoint import SaveFunction, save_checkpoint
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_killed_end, record_stop_request
+from flowcheck.ops.watch.state.taint_of_models import record_taint
 from flowcheck.private_files import trust_user
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -82,6 +83,7 @@ def save_replicas(
     there is one, or none is needed). Raises as `save_replica`.
     """
     runs = all_run_dirs(run)
+    record_taint(run)
     if len(runs) == 1:
         return [save_replica(config, run, None, save)], None
     step, why = common_step_to_keep(runs[0].settings(), runs)

@@ -44,6 +44,7 @@ from flowcheck.ops.watch.state.shutdown_record import (
     write_end,
 )
 from flowcheck.ops.watch.state.state_reader import READ_FAILURES
+from flowcheck.ops.watch.state.taint_of_models import record_taint
 from flowcheck.ops.watch.state.traffic_silence import with_frame_ages
 from flowcheck.private_files import write_private
 from flowcheck.stages.chain_events.heartbeat import read_beat
@@ -105,6 +106,7 @@ def record_end(
         named = "" if number == 1 else f" (job {number})"
         restarts |= {f"{name}{named}": n for name, n in (beat.restarts if beat else {}).items()}
     now_ns = time.time_ns() if time_ns is None else time_ns
+    record_taint(run)
     write_end(
         run,
         ChainEnd(

@@ -242,11 +242,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield "no step applied yet" if job.learned else "the job is not learned yet", None
     for line in anchor_sentences(job.anchors, job.anchors_before):
         yield line, None
-    *lines, last = ("", *checkpoint_status.checkpoint_sentences(job.durable, job.step or 0))
-    for line in filter(None, lines):
-        yield line, None
-    if last:  # that a save fails is told last
-        yield last, job.durable.error if job.durable is not None else None
+    yield from checkpoint_status.checkpoint_sentences(job.durable, job.step or 0)
     if job.served:
         yield f"steps are served at {escape(job.served)}", None
     for reason in job.why_not:

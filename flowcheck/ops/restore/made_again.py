@@ -40,6 +40,7 @@ from flowcheck.replica.step_journal.journal_records import ChangeKind, JournalLi
 from flowcheck.replica.step_journal.past_of_state import Past
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
+from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 STATES_LEAST = 3
@@ -48,11 +49,11 @@ STATES_LEAST = 3
 
 def save_before(folder: Path, step: Step | None) -> Path:
     """The newest saved checkpoint in a folder of them that is not behind `step`; the folder itself
-    where it is one, or without a step."""
+    where it is one, or without a step. Raises StateError as `checkpoint_of_step` does."""
     if step is None:
         return folder
-    found = [path for path in checkpoints_in(folder) if step_in_folder_name(path) <= step]
-    return found[-1] if found else folder
+    found = [of for of in map(step_in_folder_name, checkpoints_in(folder)) if of <= step]
+    return (checkpoint_of_step(folder, found[-1]) if found else None) or folder
 
 
 class MadeAgain(NamedTuple):

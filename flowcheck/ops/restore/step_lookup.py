@@ -84,6 +84,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     NO_OPTIONS,
     FormatOptions,
 )
+from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
@@ -263,7 +264,7 @@ def _of_files(
             raise StateError(
                 _step_not_kept(run, step, in_memory, [*map(step_in_folder_name, kept)])
             )
-        kept = named
+        kept = named if len(named) < 2 else [checkpoint_of_step(named[0].parent, step) or named[-1]]
     if newer and not kept:
         raise StateError(ALL_TAINTED(run=run.root, steps=newer))
     if not kept:
@@ -397,11 +398,12 @@ def step_in_checkpoint(
 def output_of_step(folder: Path, step: Step | None) -> Path:
     """The checkpoint of this step in a folder of them, or the one that `latest` names; the folder
     itself where it is one. Raises StateError if it has others, and not this step."""
-    if step is not None and (folder / f"step-{step}").exists():
-        return newest_output(folder / f"step-{step}")
+    own = None if step is None else checkpoint_of_step(folder, step)
+    if own is not None:
+        return newest_output(own)
     newest = newest_output(folder)
     if step is not None and newest != folder and manifest_path(newest).is_file():
-        there = tuple(map(step_in_folder_name, checkpoints_in(folder)))
+        there = tuple(dict.fromkeys(map(step_in_folder_name, checkpoints_in(folder))))
         if there and load_manifest(newest).step != step:
             raise StateError(STEP_NOT_THERE(path=folder, step=step, steps=there))
     return newest

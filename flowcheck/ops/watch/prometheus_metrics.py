@@ -179,9 +179,14 @@ METRICS: dict[str, MetricInfo] = {
         COUNTER, "Files of the watched folder, by what came of them.", (JOB, "outcome")
     ),
     "flowcheck_durable_step": MetricInfo(GAUGE, "Step of the newest durable checkpoint.", (JOB,)),
-    "flowcheck_durable_time_seconds": MetricInfo(GAUGE, "When that was made, since 1970.", (JOB,)),
+    "flowcheck_durable_exact_step": MetricInfo(
+        GAUGE, "Step of the newest durable checkpoint that is exact.", (JOB,)
+    ),
+    "flowcheck_durable_time_seconds": MetricInfo(
+        GAUGE, "When the newest was made, since 1970.", (JOB,)
+    ),
     "flowcheck_durable_lag_steps": MetricInfo(
-        GAUGE, "Steps the replica took since that one; all, without one.", (JOB,)
+        GAUGE, "Steps the replica took since the newest; all, without one.", (JOB,)
     ),
     "flowcheck_saves_total": MetricInfo(
         COUNTER, "Checkpoints saved since the chain began.", (JOB,)
@@ -325,6 +330,8 @@ def _of_job(job: JobState) -> Iterator[Sample]:
         yield "flowcheck_steps_not_kept_total", own, kept.not_kept
     if (durable := job.durable) is not None:
         yield from _known("flowcheck_durable_step", own, durable.step)
+        exact = durable.step if durable.doubt is None else durable.exact_step
+        yield from _known("flowcheck_durable_exact_step", own, exact)
         yield from _known("flowcheck_durable_time_seconds", own, _seconds(durable.time_ns))
         yield "flowcheck_saves_total", own, durable.count
 

@@ -64,6 +64,8 @@ def notes_below(job: JobState) -> Sequence[str]:
     """Sentences below the tables: where checkpoints are written, and why one failed."""
     own = job.durable
     said = []
+    if own is not None and own.doubt is not None:
+        said.append(str(own.doubt))
     if own is not None and own.attempts:
         said.append(f"saving fails ({_counted(own.attempts, 'attempt')}): {own.error}")
     if own is None and job.kept_at is not None:
@@ -91,11 +93,14 @@ def _durable(job: JobState) -> str:
     own = job.durable
     if own is None:
         return "none" if job.kept_at is None else "at its end"
-    there = (
-        "none yet"
-        if own.step is None
-        else f"step {own.step}, {duration_text(own.age_s or 0.0)} ago"
-    )
+    if own.step is None:
+        there = "none yet"
+    elif own.doubt is None:
+        there = f"step {own.step}, {duration_text(own.age_s or 0.0)} ago"
+    elif own.exact_step is None:
+        there = f"none exact (step {own.step})"
+    else:
+        there = f"step {own.exact_step}, {duration_text(own.exact_age_s or 0.0)} ago"
     share = f" {own.done_share:.0%}" if own.done_share is not None else ""
     phase = f"; {own.phase}{share}" if own.phase else ""
     return f"{there}{phase}" + (f"; fails ({own.attempts})" if own.attempts else "")

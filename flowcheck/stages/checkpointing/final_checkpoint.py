@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import partial
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
@@ -18,10 +17,11 @@ from flowcheck.findings.catalog.chain_processes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
-from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
+from flowcheck.vault.persist.save_doubt import NotedDoubts
+from flowcheck.vault.persist.save_status_file import SaveStatus, read_save_status, write_save_status
 from flowcheck.vault.persist.saver import Saver
 
 ATTEMPTS = 3
@@ -72,6 +72,16 @@ def _saved(
             return found
 
 
+def _report(run: RunDir, config: PersistConfig, saved: LedgerEntry, noted: NotedDoubts) -> None:
+    """For `flowcheck status`, as the stage reported what it saved."""
+    told = read_save_status(run.persisted) or SaveStatus(target=config.target)
+    told.count += (told.durable_step, told.durable_name) != (saved.step, saved.name)
+    told.take_saved(saved)
+    told.take_doubts(noted)
+    told.phase, told.step, told.error, told.attempts = "", None, None, 0
+    write_save_status(run.persisted, told)
+
+
 def _watched(
     saver: Saver, config: PersistConfig, run: RunDir, wanted: Step, say: Callable[[Finding], None]
 ) -> LedgerEntry:
@@ -83,7 +93,7 @@ def _watched(
         try:
             entry = saver.save(wanted)
             try:
-                saver.note_doubts(partial(doubts_to_note, run), partial(doubt_of_later, run))
+                _report(run, config, entry, saver.note_doubts())
             except (FlowCheckError, OSError) as error:
                 say(DOUBTS_NOT_NOTED(target=config.target, reason=error))
             made.append(entry)

@@ -30,6 +30,7 @@ from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
 from flowcheck.vault.persist import save_status_file as tolds
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
+from flowcheck.vault.persist.save_doubt import NotedDoubts
 from flowcheck.vault.persist.save_schedule import SaveSchedule
 from flowcheck.vault.persist.save_status_file import SaveStatus
 from flowcheck.vault.persist.saver import Saver
@@ -75,8 +76,8 @@ class PersistService:
         """Sizes of the run's records of doubts when the target learned of them."""
         self._owes_save = False
         """Whether the last save failed: one is tried again, whatever the schedule says."""
-        self._doubted: tuple[str, ...] = ()
-        """Saves that the save in progress noted as doubtful."""
+        self._noted: NotedDoubts | None = None
+        """What the save in progress noted at the target; None: nothing."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -138,9 +139,7 @@ class PersistService:
             # Behind each save: a record may be older than the taint that a save lacks.
             seen = self._records_of_doubts()
             self._doubts_noted = ()
-            self._doubted = saver.note_doubts(
-                partial(doubts_to_note, self._run), partial(doubt_of_later, self._run)
-            )
+            self._noted = saver.note_doubts()
             self._doubts_noted = seen
         except FlowCheckError as error:
             self._failed = error.finding
@@ -186,11 +185,13 @@ class PersistService:
         if saved is not None:  # also where only what came to light could not be noted
             self._owes_save = False
             self._take(saved)
+        if (noted := self._noted) is not None:
+            self._noted = None
+            told.take_doubts(noted)
+            if noted.fresh:
+                self._say(SAVES_DOUBTED(target=told.target, checkpoints=noted.fresh))
         if self._failed is None:
             self._asked, self._owes_save = True, False
-            if self._doubted:
-                self._say(SAVES_DOUBTED(target=told.target, checkpoints=self._doubted))
-                self._doubted = ()
             if told.attempts and saved is not None:
                 self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
             told.error, told.attempts, told.next_try_s = None, 0, 0.0
@@ -211,8 +212,7 @@ class PersistService:
         """Writes down the newest durable checkpoint, and reports one that is new."""
         told = self._reported
         fresh = told.durable_name != saved.name or told.durable_step != saved.step
-        told.durable_step, told.durable_name = saved.step, saved.name
-        told.durable_s, told.durable_bytes = saved.saved, saved.bytes
+        told.take_saved(saved)
         if fresh and told.step is not None:
             told.count += 1
             told.took_s = time.monotonic() - self._began_s
@@ -257,4 +257,5 @@ def saver_of(run: RunDir, config: PersistConfig) -> Saver:
     open."""
     staging = run.upload_staging_folder(config.staging)
     place = open_target(config, staging)
-    return Saver(config, place, staging, ReplicaSteps(run, config))
+    doubts = partial(doubts_to_note, run), partial(doubt_of_later, run)
+    return Saver(config, place, staging, ReplicaSteps(run, config), *doubts)

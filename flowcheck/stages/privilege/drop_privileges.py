@@ -200,17 +200,26 @@ def drop_for_user_code(
     force = not picture.exists() or is_picture(picture)
     needs += [] if force else job_file_paths.needs_of_file(picture)  # which is refused
     outbox = _sent(who, picture, force=force)
-    needs += [PathNeed(folder, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
+    needs += [PathNeed(folder, PathUse.PLACE), *_need_of(outbox, who)]
     _descend(stated, lambda _: who, needs, outbox=outbox)
 
 
 def _written_in_place(who: Account, out: Path) -> bool:
     """Whether the process that runs as `who` writes `out` directly: the account may write to the
-    folder, or `out` is a terminal, a pipe or /dev/stdout, or the folder does not exist, which the
-    writer reports."""
+    folder and nobody else's output is there, or `out` is a terminal, a pipe or /dev/stdout, or the
+    folder does not exist, which the writer reports."""
     special = out.exists() and not (out.is_file() or out.is_dir())
     folder = out.absolute().parent
-    return special or not folder.is_dir() or _is_for(who, folder)
+    return special or not folder.is_dir() or (_is_for(who, folder) and not _is_roots(out))
+
+
+def _is_roots(out: Path) -> bool:
+    """Whether root's earlier output is there, or its manifest: an account that may write beside it
+    may still neither read nor, in a folder as /tmp, replace it."""
+    from flowcheck.replica.checkpoint_files.manifest import manifest_beside
+
+    there = [path for path in (out, manifest_beside(out)) if os.path.lexists(path)]
+    return any(path.lstat().st_uid == 0 for path in there)
 
 
 def _sent(who: Account, out: Path, *, force: bool) -> OutputDelivery:
@@ -219,6 +228,12 @@ def _sent(who: Account, out: Path, *, force: bool) -> OutputDelivery:
     outbox = OutputDelivery.make(who, out, force=force)
     fork_writer(outbox)
     return outbox
+
+
+def _need_of(outbox: OutputDelivery, who: Account) -> list[PathNeed]:
+    """Where the account may write anyway nothing is shown: the path may lead elsewhere by now."""
+    staging = outbox.staging_folder
+    return [] if _is_for(who, staging.parent) else [PathNeed(staging, PathUse.OWN)]
 
 
 def drop_for_run(run: Path, *files: Path | None) -> None:
@@ -244,7 +259,8 @@ def drop_for_output(
     elsewhere: bool = False,
 ) -> None:
     """Drops privileges for a command that writes a step: it runs as the owner of the run directory.
-    If the owner may not write to the target, root moves the result there.
+    If the owner may not write to the target, or root's earlier output is there, root moves the
+    result there.
 
     checkpoint: the step is read from this folder; its run directory then counts, if it lies in one.
     elsewhere: the step comes from no run directory. Raises ConfigError if the target may not be
@@ -263,7 +279,7 @@ def drop_for_output(
         return
     out, who = target.path, account_of(owner)
     place = out.absolute().parent
-    if os.geteuid() != 0 or _is_for(who, place):
+    if os.geteuid() != 0 or (_is_for(who, place) and not _is_roots(out)):
         return drop_for_run(run, *files)
     from flowcheck.vault.overwrite_guard import files_by_manifest_and_index
 
@@ -271,7 +287,7 @@ def drop_for_output(
     needs = [n for file in files if file is not None for n in job_file_paths.needs_of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     outbox = _sent(who, out, force=target.force or os.path.lexists(out))
-    needs += [PathNeed(place, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
+    needs += [PathNeed(place, PathUse.PLACE), *_need_of(outbox, who)]
     _descend(None, lambda _: who, needs, run=run, outbox=outbox)
 
 

@@ -24,6 +24,9 @@ from flowcheck.stages.run_directory.service_account import Account
 
 SVG_START = b"<svg"
 """First bytes of every picture that FlowCheck draws."""
+CLOSED_PIPE = 1
+"""Exit code of a command whose reader closed the pipe (rich/console.py, on_broken_pipe;
+click/core.py, main). An output has its name by then: it is written first, and told afterwards."""
 
 
 def is_picture(path: Path) -> bool:
@@ -43,6 +46,9 @@ class OutputDelivery:
     """Folder beside it to which the user's process writes."""
     force: bool
     """True: the output may replace an earlier output of FlowCheck."""
+    held: int
+    """Descriptor of `staging_folder`: where the user may write beside the output, a path may lead
+    elsewhere by now."""
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -60,15 +66,18 @@ class OutputDelivery:
             own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(out)) from error
-        os.chown(own, who.user, who.group)
-        return cls(out.absolute(), own, force)
+        held = os.open(own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.fchown(held, who.user, who.group)
+        return cls(out.absolute(), own, force, held)
 
     def take_place(self) -> None:
         """Called in the user's process, in its own mount namespace: mounts the staging folder in
         place of the named folder, with the files that are there. Raises StateError if there are
-        more than ENTRIES_MAX."""
+        more than ENTRIES_MAX, or the staging folder was replaced."""
         with ExitStack() as files:
             folder = _opened(self.staging_folder, files)
+            if not os.path.samestat(Path(folder).stat(), os.fstat(self.held)):
+                raise StateError(OUTPUT_NOT_WRITTEN(self.output_folder))
             seen = {e.name: _opened(e, files) for e in self._shown()}
             if len(seen) > ENTRIES_MAX:
                 raise StateError(TOO_MANY_FILES(self.output_folder.parent))
@@ -79,10 +88,11 @@ class OutputDelivery:
                 privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC,
             )
             for name, what in seen.items():
-                place = self.output_folder.parent / name
-                place.mkdir() if Path(what).is_dir() else place.touch()
+                made = Path(folder) / name
+                made.mkdir() if Path(what).is_dir() else made.touch()
+                place = str(self.output_folder.parent / name)
                 privilege_syscalls.mount(
-                    what, str(place), None, privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC
+                    what, place, None, privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC
                 )
 
     def _shown(self) -> Iterator[Path]:
@@ -94,13 +104,13 @@ class OutputDelivery:
                 yield entry
 
     def delivered(self, writer: int) -> int:
-        """Waits for the user's process and moves its output if it succeeded. Returns the exit
-        code."""
+        """Waits for the user's process and moves its output if it wrote one, whether or not all
+        that it told about it was read. Returns the exit code."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a whole terminal; the writer has it too
         signal.signal(signal.SIGTERM, lambda number, _: os.kill(writer, number))
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])
-            if code == 0:
+            if code == 0 or (code == CLOSED_PIPE and self._written()):
                 self._deliver()
         finally:
             shutil.rmtree(self.staging_folder, ignore_errors=True)
@@ -111,14 +121,10 @@ class OutputDelivery:
         may not be replaced, StateError if the output is missing or a link."""
         from flowcheck.vault.overwrite_guard import OutputTarget, files_by_manifest_and_index
 
-        written = [
-            self.staging_folder / name
-            for name in self._names
-            if os.path.lexists(self.staging_folder / name)
-        ]
+        written = self._written()
         if not written and os.path.lexists(self.output_folder):
             return  # a writer that had to keep root's rights, as it told
-        if self.staging_folder / self.output_folder.name not in written or any(
+        if self.output_folder.name not in [path.name for path in written] or any(
             path.is_symlink() for path in written
         ):
             raise StateError(OUTPUT_NOT_WRITTEN(self.output_folder))
@@ -135,6 +141,11 @@ class OutputDelivery:
             make_room()
             for entry in written:
                 entry.rename(self.output_folder.parent / entry.name)
+
+    def _written(self) -> list[Path]:
+        """The files to move that are there."""
+        paths = [Path(f"/proc/self/fd/{self.held}") / name for name in self._names]
+        return [path for path in paths if os.path.lexists(path)]
 
 
 def _make_roots(entry: Path) -> None:

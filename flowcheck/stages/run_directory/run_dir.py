@@ -135,6 +135,12 @@ class RecordFiles:
         return self.root / "ended.json"
 
     @property
+    def tainted_at_end(self) -> Path:
+        """The ranges of the job's tainted elements when its chain ended
+        (ops/watch/state/taint_of_models.py)."""
+        return self.root / "tainted.json"
+
+    @property
     def replay_options(self) -> Path:
         """What a replay was started with (ops/watch/state/replay_options_record.py)."""
         return self.root / "replay.json"
@@ -156,7 +162,7 @@ class RecordFiles:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
         held = (self.kept_steps, self.audits, self.audit_files, self.anchors)
-        held_too = (self.heals, self.differing)
+        held_too = (self.heals, self.differing, self.tainted_at_end)
         patterns = ("*.log", "steps-*.jsonl", "differing-*.json")
         named = (path for pattern in patterns for path in self.root.glob(pattern))
         return [

@@ -31,6 +31,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,
     digest_in_name,
+    is_checkpoint_name,
     step_in_name,
     step_number,
 )
@@ -388,7 +389,29 @@ class ObjectStoreSource:
                 raise StateError(downloads.NOTHING_DURABLE(url=self.url, latest=LATEST))
             return latest_name(told, f"{self.url}/{LATEST}")
         own = [entry.name for entry in self._ledger().entries if entry.step == step]
-        return own[-1] if own else checked_checkpoint_name(f"step-{step}", self.url)
+        return own[-1] if own else self._unlisted(step)
+
+    def _unlisted(self, step: Step | str) -> str:
+        """The name of a step that the ledger does not list. Raises StateError where two checkpoints
+        of it are there."""
+        plain = checked_checkpoint_name(f"step-{step}", self.url)
+        there = [name for name in self._names() if name.startswith(f"{plain}-") or name == plain]
+        whole = sorted(one for one in there if self._cat(f"{one}/{MANIFEST}") is not None)
+        if len(whole) > 1:
+            ledger = f"{self.url}/{checkpoint_ledger.LEDGER}"
+            told = {"folder": self.url, "step": step, "checkpoints": whole}
+            raise StateError(
+                stores.SEVERAL_OF_STEP(why=stores.LEDGER_NAMES_NONE(ledger=ledger), **told)
+            )
+        return whole[0] if whole else plain
+
+    def _names(self) -> list[str]:
+        """Names of checkpoints there; [] where the store lists none to this user."""
+        with suppress(Exception):  # of whichever library
+            found = [str(one).rstrip("/") for one in self._fs.ls(self._base, detail=False)]
+            names = [one.rpartition("/")[2] for one in found]
+            return [name for name in names if is_checkpoint_name(name)]
+        return []
 
     def _ledger(self) -> checkpoint_ledger.Ledger:
         where = checkpoint_ledger.LEDGER

@@ -63,6 +63,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
         """By its manifest, or by what turned out behind it."""
         return self.tainted or any(one.is_any_of(CALLED_EXACT_BEFORE) for one in self.doubts)
 
+    @property
+    def is_exact(self) -> bool:
+        """Neither its manifest says otherwise, nor what came to light behind it."""
+        return not self.tainted and not self.doubts
+
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoints at one target."""

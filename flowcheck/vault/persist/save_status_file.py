@@ -13,6 +13,8 @@ from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
+from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
+from flowcheck.vault.persist.save_doubt import NotedDoubts
 
 
 class SaveStatus(msgspec.Struct, kw_only=True):
@@ -25,6 +27,14 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     durable_s: float = 0.0
     """Time at which the newest checkpoint became durable."""
     durable_bytes: int = 0
+    exact_step: Step | None = None
+    """Step of the newest durable checkpoint that is exact, where `doubt` tells that the newest one
+    is not; None: none is, or the newest is."""
+    exact_name: str = ""
+    exact_s: float = 0.0
+    """Time at which it became durable."""
+    doubt: Finding | None = None
+    """Why the newest durable checkpoint is not called exact; None: nothing says so."""
     took_s: float = 0.0
     """Seconds that the last save took."""
     count: int = 0
@@ -46,6 +56,18 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     attempts: int = 0
     """Number of failed attempts since the last successful one."""
     next_try_s: float = 0.0
+
+    def take_saved(self, saved: LedgerEntry) -> None:
+        """saved: the newest durable checkpoint."""
+        self.durable_step, self.durable_name = saved.step, saved.name
+        self.durable_s, self.durable_bytes = saved.saved, saved.bytes
+
+    def take_doubts(self, noted: NotedDoubts) -> None:
+        exact = noted.exact if noted.doubt is not None else None
+        self.doubt = noted.doubt
+        self.exact_step, self.exact_name, self.exact_s = None, "", 0.0
+        if exact is not None:
+            self.exact_step, self.exact_name, self.exact_s = exact.step, exact.name, exact.saved
 
 
 class _SentencesStatus(msgspec.Struct):

@@ -7,7 +7,8 @@ The order of a save:
 2. its files are written, the manifest last, and verified;
 3. the ledger lists it as durable;
 4. `latest` names it, unless it has tainted elements and another one has none;
-5. the ledger no longer names it as being written, and names the checkpoints to delete;
+5. the ledger no longer names it as being written, and names the checkpoints to delete: never the
+   newest one that is exact by what came to light until now;
 6. these are deleted.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
 )
 from flowcheck.vault.persist.local_folder import LEFTOVERS, LocalFolder
 from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.save_doubt import NotedDoubts, noted_doubts
 from flowcheck.vault.persist.save_schedule import deletable_checkpoints
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
@@ -50,6 +52,13 @@ DoubtsOf = Callable[
 light behind its save."""
 DoubtOfLater = Callable[[Finding | None], Finding | None]
 """(what is noted) to why steps that are made from this run's saves are in doubt."""
+
+
+def _noted_alone(
+    step: Step, digest: str, manifest: object, noted: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    """`DoubtsOf` where only the ledger is known."""
+    return noted
 
 
 class StepToSave(Protocol):
@@ -80,9 +89,17 @@ class Saver:
     """Saves checkpoints to one target, one at a time."""
 
     def __init__(
-        self, config: PersistConfig, place: StorageTarget, staging: Path, source: SaveSource
+        self,
+        config: PersistConfig,
+        place: StorageTarget,
+        staging: Path,
+        source: SaveSource,
+        doubts_of: DoubtsOf = _noted_alone,
+        of_later: DoubtOfLater = lambda noted: noted,
     ) -> None:
+        """doubts_of, of_later: what is known of the run's saves, and of steps made from them."""
         self._config, self._place, self._source = config, place, source
+        self._doubts_of, self._of_later = doubts_of, of_later
         self._staging = staging
         self._direct = isinstance(place, LocalFolder) and config.rate_limit_bytes_s is None
         self.pace = TransferPace(config.rate_limit_bytes_s)
@@ -107,24 +124,18 @@ class Saver:
         self._cleaned(self._ledger())
         return self.durable()
 
-    def note_doubts(
-        self, doubts_of: DoubtsOf, of_later: DoubtOfLater = lambda noted: noted
-    ) -> tuple[str, ...]:
+    def note_doubts(self) -> NotedDoubts:
         """Writes into the ledger what came to light behind the saves of this run, so that whoever
         reads the target learns it without the run. `latest` names one of which no copies differed,
-        where there is one. Returns the names of checkpoints that are in doubt since this call.
-        Raises StateError or OSError."""
+        where there is one. Raises StateError or OSError."""
         ledger = self._ledger()
         own = ledger.of(self._source.name)
-        told = {
-            one.name: doubts_of(
-                one.step, one.digest, partial(self._manifest, one.name), one.doubts
-            )[: ledgers.DOUBTS_MAX]
-            for one in own
-        }
+        told = self._doubts_in(own)
         fresh = tuple(one.name for one in own if told[one.name] and not one.doubts)
         run = self._source.name
-        noted = ledger.with_doubts(told).with_doubt_of_later(run, of_later(ledger.later.get(run)))
+        noted = ledger.with_doubts(told).with_doubt_of_later(
+            run, self._of_later(ledger.later.get(run))
+        )
         if noted != ledger:
             self._noted(noted)
         exact = [one for one in noted.of(self._source.name) if not one.lacks_bytes]
@@ -132,7 +143,16 @@ class Saver:
             entry = self._named_latest(noted)
             if entry is not None and entry.run == self._source.name and entry.lacks_bytes:
                 self._place.write(LATEST, f"{exact[-1].name}\n".encode())
-        return fresh
+        return noted_doubts(noted, run, fresh)
+
+    def _doubts_in(self, own: Sequence[LedgerEntry]) -> dict[str, tuple[Finding, ...]]:
+        """{name: what came to light until now}. Raises StateError or OSError."""
+        return {
+            one.name: self._doubts_of(
+                one.step, one.digest, partial(self._manifest, one.name), one.doubts
+            )[: ledgers.DOUBTS_MAX]
+            for one in own
+        }
 
     def _named_latest(self, ledger: Ledger) -> LedgerEntry | None:
         """The entry that `latest` names; None: it names none, or cannot be read: the next save
@@ -238,16 +258,31 @@ class Saver:
 
     def _name_latest(self, ledger: Ledger, entry: LedgerEntry) -> Ledger:
         """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints. While
-        there is one without tainted elements, `latest` names the newest such, and it stays."""
+        there is one without tainted elements, `latest` names the newest such."""
         own = ledger.of(self._source.name)
         exact = [one for one in own if not one.lacks_bytes]
         if not entry.lacks_bytes or not exact:
             self._place.write(LATEST, f"{entry.name}\n".encode())
-        steps = [one.step for one in own]
-        gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
-        names = tuple(own[index].name for index in gone if own[index] not in exact[-1:])
+        names = self._expired(ledger)
         ledger = self._noted(ledger.without_writing(entry.name).with_leaving(names))
         return self._remove_leaving(ledger) if names else ledger
+
+    def _expired(self, ledger: Ledger) -> tuple[str, ...]:
+        """Names of this run's checkpoints to delete. The newest one that is exact stays, and the
+        newest without tainted elements, which `latest` names. None is deleted while it cannot be
+        read which are in doubt: `note_doubts` tells that."""
+        steps = [one.step for one in ledger.of(self._source.name)]
+        gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
+        if not gone:
+            return ()
+        with suppress(FlowCheckError, OSError):
+            told = self._doubts_in(ledger.of(self._source.name))
+            own = ledger.with_doubts(told).of(self._source.name)
+            exact = [one for one in own if one.is_exact]
+            whole = [one for one in own if not one.lacks_bytes]
+            stay = {one.name for one in (*exact[-1:], *whole[-1:])}
+            return tuple(own[index].name for index in gone if own[index].name not in stay)
+        return ()
 
     def _remove_leaving(self, ledger: Ledger) -> Ledger:
         held = tuple(name for name in ledger.leaving if not self._place.remove(name))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
+from flowcheck.findings.catalog.chain_processes import NEWEST_NOT_EXACT, SAVE_AUDIT_FAILED
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
 from flowcheck.ops.watch.state.step_history import RATE_STEPS
+from flowcheck.step_numbers import Step
 
 pytestmark = pytest.mark.xdist_group("page")
 LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"
@@ -39,6 +42,25 @@ def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_o
         shapes.add(tab.value("document.querySelector('.badge').innerHTML"))
     assert len(shapes) == len(HealthWord)
     assert tab.value(ALL_DRAWN), "what is put into a drawing later is drawn as well"
+    assert tab.complaints() == []
+
+
+def test_a_durable_save_that_is_not_exact_is_told_with_the_one_that_is(
+    tab: Tab, told: Told, server: MonitoringServer
+) -> None:
+    tile = (
+        "[...document.querySelectorAll('.tile')].find(o => o.innerText.match(/durable/i)).innerText"
+    )
+    durable = told.told.jobs[0].durable
+    assert durable is not None and durable.step is not None
+    doubt = NEWEST_NOT_EXACT(step=durable.step, why=SAVE_AUDIT_FAILED(step=8))
+    for exact, value in ((Step(7), "step 7"), (None, "none exact")):
+        changed = msgspec.structs.replace(durable, doubt=doubt, exact_step=exact, exact_name="x")
+        told.told = with_job(told.told, durable=changed)
+        tab.open(server.url)
+        tab.until(DRAWN)
+        tab.until(f"{tile}.includes({value!r})")
+        assert str(doubt) in tab.value(tile)
     assert tab.complaints() == []
 
 

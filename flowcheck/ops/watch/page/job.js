@@ -92,14 +92,25 @@ function lostWords(view, job) {
   return job.steps_lost ? [shape("lost", 18), " ", some(job.steps_lost, "step")] : "0 steps";
 }
 
+// Of the newest durable checkpoint that is exact; null: there is none.
+function durableStep(job) {
+  const kept = job.durable;
+  if (!kept) return null;
+  return kept.doubt ? kept.exact_step : kept.step;
+}
+
 function durableTile(view) {
   const job = view.job,
     kept = job.durable;
   if (kept === null && job.kept_at)
     return tile("Durable", "at its end", ["in ", foreign(job.kept_at, 60)]);
   if (kept === null) return tile("Durable", "nothing", "the job file states no [persist]");
-  const value = kept.step === null ? "no step yet" : `step ${count(kept.step)}`;
-  const ago = kept.time_ns ? `${span((view.now - kept.time_ns) / 1e9)} ago, ` : "";
+  const exact = durableStep(job),
+    none = kept.step === null ? "no step yet" : "none exact";
+  const value = exact === null ? none : `step ${count(exact)}`;
+  const made = kept.doubt ? kept.exact_time_ns : kept.time_ns;
+  const ago = made ? `${span((view.now - made) / 1e9)} ago, ` : "";
+  const doubt = kept.doubt ? [shape("failed", 13), " ", foreign(says(kept.doubt), 200)] : "";
   const share = kept.done_share === null ? "" : ` ${percent(kept.done_share)}`;
   const now = kept.error
     ? [
@@ -116,7 +127,7 @@ function durableTile(view) {
     "Durable",
     value,
     [ago, `${count(kept.count)} saved`],
-    [now, now ? h("br") : "", h("span", { class: "quiet" }, foreign(kept.target, 60))],
+    [doubt, doubt ? h("br") : "", now, now ? h("br") : "", h("span", { class: "quiet" }, foreign(kept.target, 60))],
   );
 }
 

@@ -112,7 +112,7 @@ function label(space, one) {
 
 // As far as a checkpoint reaches, the durable lane has a floor: what lies right of it would be lost.
 function cover(space, steps) {
-  const durable = space.job.durable ? space.job.durable.step : null;
+  const durable = durableStep(space.job);
   const upto = steps.filter((one) => durable !== null && one.step <= durable).length;
   const y = space.top + 2.5 * LANE;
   return [

@@ -205,6 +205,14 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     """Why the last attempt failed; None: it did not."""
     attempts: int
     """Failed attempts since the last success."""
+    doubt: Finding | None = None
+    """Why the newest checkpoint is not called exact; None: nothing says so."""
+    exact_step: Step | None = None
+    """Step of the newest one that is exact, where `doubt` tells that the newest is not; None: none
+    is, or the newest is."""
+    exact_name: str = ""
+    exact_time_ns: int | None = None
+    exact_age_s: float | None = None
 
 
 class EndKind(StrEnum):

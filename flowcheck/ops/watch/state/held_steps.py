@@ -24,6 +24,8 @@ from flowcheck.stages.job_state.differing_steps import saved_while_exact
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
+from flowcheck.untrusted_paths import step_in_name
+from flowcheck.vault.persist.checkpoint_of_step import step_of_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def checkpoints_of(run: RunDir) -> list[Path]:
 
 def step_in_folder_name(checkpoint: Path) -> Step:
     """The step that the name of a checkpoint folder states."""
-    return Step(int(checkpoint.name.removeprefix(CHECKPOINT_NAME_PREFIX)))
+    return Step(step_in_name(checkpoint.name))
 
 
 def is_tainted(checkpoint: Path) -> bool | None:
@@ -127,13 +129,10 @@ def _facts(checkpoint: Path, inode: int, written_ns: int) -> tuple[bool, str]:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoint folders in a folder, the newest step last."""
+    """The checkpoint folders in a folder, the newest step last; each of several of one step."""
     named = folder.glob(f"{CHECKPOINT_NAME_PREFIX}*")
-    return sorted((p for p in named if _has_step(p)), key=step_in_folder_name)
-
-
-def _has_step(checkpoint: Path) -> bool:
-    return checkpoint.name.removeprefix(CHECKPOINT_NAME_PREFIX).isdecimal()
+    own = (path for path in named if step_of_checkpoint(path) is not None)
+    return sorted(own, key=lambda path: (step_in_folder_name(path), path.name))
 
 
 def _kept_at_end(run: RunDir) -> list[Path]:
@@ -148,7 +147,7 @@ def _kept_at_end(run: RunDir) -> list[Path]:
     if saved is None or "://" in saved:
         return []
     folder = Path(saved)
-    if not _has_step(folder):
+    if step_of_checkpoint(folder) is None:
         return []
     # Beside a tainted step the newest exact one was written, which `latest` names.
     exact = latest_checkpoint(folder.parent) if is_tainted(folder) else None

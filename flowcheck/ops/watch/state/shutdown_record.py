@@ -135,7 +135,9 @@ def _next(state: ChainState, end: ChainEnd) -> str:
     """The next commands, for the checkpoint that was kept or else for the durable one."""
     found = next((one.checkpoint for one in end.jobs if one.checkpoint is not None), None)
     durable = next((o.durable for o in state.jobs if o.durable and o.durable.step), None)
-    if found is None and durable is not None:
+    if durable is not None and durable.doubt is not None and durable.exact_name:
+        found = f"{durable.target}/{durable.exact_name}"
+    elif found is None and durable is not None:
         found = f"{durable.target}/{durable.name}"
     first = "mend that; its stages' last words are in *.log there; " * (end.how is EndKind.FAILED)
     root = chain_root(Path(state.run))

@@ -4,12 +4,15 @@ union, of independent jobs each its own."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
-from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import DECODE_ERRORS, FlowCheckError, StateError
 from flowcheck.ops.watch.state.held_steps import newest_exact_step
 from flowcheck.replica.model_taint import (
+    TENSORS_TOLD,
     ModelPart,
     ModelTaint,
     TaintedTensor,
@@ -32,9 +35,19 @@ class _LastStep(msgspec.Struct, frozen=True):
     """What the last line of steps.jsonl says of the taint."""
 
     step: Step
+    digest: str = ""
     elements: int = 0
     tainted: dict[str, int] = {}
     tainted_since: dict[str, int] = {}
+
+
+class _RecordedTaint(msgspec.Struct, frozen=True):
+    """The part of a replica that is gone."""
+
+    digest: str
+    """Of its last step."""
+    part: ModelPart
+    """With the TENSORS_TOLD tensors that have the most tainted elements."""
 
 
 class PartReader:
@@ -66,8 +79,41 @@ class PartReader:
             if parameter in told.tainted_since
         )
         return ModelPart(
-            job=self._name, step=told.step, all_elements=told.elements or None, tensors=tensors
+            job=self._name,
+            step=told.step,
+            all_elements=told.elements or None,
+            tensors=self._with_ranges(told, tensors) if tensors else (),
         )
+
+    def record(self) -> None:
+        """Writes down the ranges of the last step, for when the replica is gone or went back. Where
+        they cannot be read or written the counts are known alone."""
+        with suppress(FlowCheckError, OSError, msgspec.DecodeError):
+            line = last_complete_line(self.run.steps)
+            if line is None or not self.run.replica.exists():
+                return
+            told, part = msgspec.json.decode(line, type=_LastStep), self._of_replica()
+            if part.tensors and part.step == told.step:
+                most = sorted(part.tensors, key=lambda one: -one.tainted_elements)[:TENSORS_TOLD]
+                part = msgspec.structs.replace(part, tensors=tuple(most))
+                recorded = msgspec.json.encode(_RecordedTaint(told.digest, part))
+                write_atomically(self.run.tainted_at_end, recorded, durable=False)
+
+    def _with_ranges(
+        self, told: _LastStep, tensors: tuple[TaintedTensor, ...]
+    ) -> tuple[TaintedTensor, ...]:
+        """Those that were recorded of this very step in place of their counts."""
+        with suppress(OSError, *DECODE_ERRORS):
+            raw = self.run.tainted_at_end.read_bytes()
+            recorded = msgspec.json.decode(raw, type=_RecordedTaint)
+            if (recorded.digest, recorded.part.step) == (told.digest, told.step):
+                known = {
+                    (one.parameter, one.tainted_elements): one for one in recorded.part.tensors
+                }
+                return tuple(
+                    known.get((one.parameter, one.tainted_elements), one) for one in tensors
+                )
+        return tensors
 
     def _of_replica(self) -> ModelPart:
         layout = peek_description(self.run.replica).layout
@@ -93,6 +139,13 @@ def part_readers(run: RunDir) -> list[PartReader]:
     """One for each job that the chain in `run` follows."""
     runs = all_run_dirs(run)
     return [PartReader(own, name) for own, name in zip(runs, _names(run, runs), strict=True)]
+
+
+def record_taint(run: RunDir) -> None:
+    """Of all jobs of the chain in `run`, before their replicas go back or are removed."""
+    with suppress(FlowCheckError, OSError):  # settings that cannot be read have no names
+        for reader in part_readers(run):
+            reader.record()
 
 
 def read_models(readers: Sequence[PartReader]) -> tuple[ModelTaint, ...]:
