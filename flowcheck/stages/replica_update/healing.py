@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.job_restarts import (
     STATE_NOT_KNOWN,
     VALUES_OF_EARLIER_INCARNATION,
 )
+from flowcheck.findings.catalog.replica_state_errors import PATCH_REFUTED
 from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED, HEALING_REFUSED
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_ranges import count_elements
@@ -60,6 +61,10 @@ def take_patch(
         why, healed = _why_not(run, request, waits=waits), 0
         if why is None:
             why, healed = _heal(run, replica, records, request)
+        if request.asked_bytes and why is not None and why.is_any_of(PATCH_REFUTED):
+            # Of which step, and of whose, a hook's values are its stage finds out by asking here.
+            refuse_request(lifecycle, request, replica.step, why)
+            return False
         done = HealRecord(
             time_ns=time.time_ns(),
             step=request.step,
