@@ -3,6 +3,7 @@ is tainted from the start, all else is exact. Judged by torch's optimizer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -143,6 +144,12 @@ def test_values_of_the_hook_make_them_exact(
     answer = request_answer(both.chain.run, asked)
     assert carried and answer is not None and answer.refused is None
     replica = replica_of(both)
+    [told] = read_heal_records(both.chain.run)
+    before = both.chain.run.steps.with_name("steps-before-healing.jsonl")
+    [line] = before.read_bytes().splitlines()  # of the step that was healed, of no other one
+    assert json.loads(line)["step"] == told.at and json.loads(line)["tainted"]
+    of = [json.loads(one)["step"] for one in both.chain.run.steps.read_bytes().splitlines()]
+    assert of == [*range(1, JOB.steps + 1)]
     assert (replica.step, replica.tainted) == (JOB.steps, {})
     assert alike(replica, trainer.flat()).all()
 

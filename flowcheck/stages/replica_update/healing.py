@@ -35,10 +35,12 @@ from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Step
 
 LINES_BYTES = 1 << 20
 """Bytes of heals.jsonl; beyond them the newer half is kept. A choice: some thousand lines."""
+
+LINES_BEFORE = "steps-before-healing.jsonl"
+"""File beside steps.jsonl with the lines that healed steps had before."""
 
 
 def take_patch(
@@ -111,7 +113,5 @@ def _heal(
         healed = replica.heal(request.step, read_patch(run, request))
     except StateError as error:
         return error.finding, 0
-    at = replica.step
-    records.forget_after(Step(at - 1), f"before-healing-{at}")
-    records.write(replica, 0.0, None)
+    records.write_newest_again(replica, keeps=LINES_BEFORE)
     return None, count_elements(healed)
