@@ -13,7 +13,6 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.differing_copies import (
     differences,
     is_undecided,
-    merged_spans,
 )
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
@@ -21,6 +20,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GenerationState,
     GradientShard,
 )
+from flowcheck.plane.shared_memory.merged_ranges import merged_spans
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
 
