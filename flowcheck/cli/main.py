@@ -348,15 +348,18 @@ def up(
     from flowcheck.config import load_job, naming_job_file
     from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
     from flowcheck.ops.job_setup.output_folder_check import check_output_folders
+    from flowcheck.stages.run_directory.start_notice import start_notice
 
     set_named_run(run)  # None: as the job file states it, which the same command reads again
     with naming_job_file(job):
-        check_capture_ports(load_job(job).source, job)  # before root makes folders for the chain
-        check_output_folders(job)
-        drop_privileges.drop_for_chain(job, run, live=True)
-        from flowcheck.ops.lifecycle import up_command as verb
+        stated = load_job(job)
+        with start_notice(run or Path(stated.run)):
+            check_capture_ports(stated.source, job)  # before root makes folders for the chain
+            check_output_folders(job)
+            drop_privileges.drop_for_chain(job, run, live=True)
+            from flowcheck.ops.lifecycle import up_command as verb
 
-        raise typer.Exit(verb.up(job, run, as_json=as_json))
+            raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
 @app.command(epilog=read_on("flowcheck/ops/watch/README.md"))
@@ -373,7 +376,7 @@ def status(
     do next.
 
     Exit code 0: every stage runs; 1: a stage is gone, or the chain has ended; 2: no chain was
-    started in this run directory.
+    started in this run directory, or one is just being started.
 
     Example: `flowcheck status --run /run/flowcheck/job`
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.plane.shared_memory.merged_ranges import merged
+
 Ranges = NDArray[np.int64]
 """[n, 2] first element and the one behind the last; ascending, none touches the next."""
 
@@ -17,17 +19,6 @@ def no_ranges() -> Ranges:
 def count_elements(ranges: Ranges) -> int:
     """How many elements are in it."""
     return int((ranges[:, 1] - ranges[:, 0]).sum())
-
-
-def merged(ranges: Ranges, apart: int = 1) -> Ranges:
-    """The same elements as ranges that do not touch; those with less than `apart` elements between
-    become one. ranges: ascending by their start."""
-    if not len(ranges):
-        return ranges
-    ends = np.maximum.accumulate(ranges[:, 1])
-    begins = np.flatnonzero(np.append(True, ranges[1:, 0] - ends[:-1] >= apart))
-    lasts = np.append(begins[1:], len(ranges)) - 1
-    return np.stack((ranges[begins, 0], ends[lasts]), axis=1)
 
 
 def union(parts: list[Ranges]) -> Ranges:

@@ -362,10 +362,9 @@ class Replica(CommittedReplica):
         tainted, or the replica was not that far. One that it holds no more may not be."""
         if step > self.step:
             return True
-        held = [commit for commit in self._open.versions if commit.step == step]
-        tainted = self._taint.elements_at(step)
-        return bool(held) and states_equal_outside(
-            self.description, sections, self.sections_of(held[-1]), tainted
+        held, tainted = self._held(step), self._taint.elements_at(step)
+        return held is not None and states_equal_outside(
+            self.description, sections, self.sections_of(held), tainted
         )
 
     def heal(self, step: Step, patch: ElementPatch) -> Ranges:
@@ -388,7 +387,11 @@ class Replica(CommittedReplica):
         if (section := not_finite(description, own)) is not None:
             raise StateError(PATCH_NOT_FINITE(step=step, section=section))
         if step < self.step:
-            own = self._replayed(step, own)
+            since, names = range(step + 1, self.step + 1), self._executor.kernel_sections
+            behind = self._tainted_steps.replayed(own, since, names)
+            if behind is None:
+                raise StateError(PATCH_STEPS_GONE(step=step, at=self.step))
+            own = behind
         self.replace_values(own, exact=True, of=step)
         return elements
 
@@ -456,37 +459,23 @@ class Replica(CommittedReplica):
         evidence = difference(patch.elements, self._taint.elements_at(step))
         if not len(evidence):
             return
-        held = [commit for commit in self._open.versions if commit.step == step]
-        if not held:
+        held = self._held(step)
+        if held is None:
             raise StateError(PATCH_STEP_GONE(step=step, kept=self.versions))
-        sections = self.sections_of(held[-1])
-        mine = patch_of_sections(self.description, sections, evidence)
+        mine = patch_of_sections(self.description, self.sections_of(held), evidence)
         theirs = patch.of(self.description, evidence)
         for name, part in mine.parts.items():
             if not np.array_equal(part, theirs.parts[name]):
                 raise StateError(PATCH_REFUTED(step=step, section=name))
 
-    def _replayed(self, step: Step, patch: ElementPatch) -> ElementPatch:
-        """The patch at the newest step."""
-        names = self._executor.kernel_sections
-        made = None
-        if set(names) == patch.parts.keys():
-            values = {name: part.view(np.float32) for name, part in patch.parts.items()}
-            since = range(step + 1, self.step + 1)
-            made = self._tainted_steps.replayed(patch.elements, values, since, names)
-        if made is None:
-            raise StateError(PATCH_STEPS_GONE(step=step, at=self.step))
-        parts = {name: array.view(np.uint8) for name, array in made.items()}
-        return ElementPatch(patch.elements, parts)
-
     def go_back(self, step: Step) -> None:
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
-        found = [commit for commit in self._open.versions if commit.step == step]
-        if not found:
+        found = self._held(step)
+        if found is None:
             raise StateError(NOT_KEPT(step=step, kept=tuple(self.versions) or NO_STEPS()))
         self._give_up()
         if step != self.step:
-            self._open.go_back(found[-1])
+            self._open.go_back(found)
             self.tensor_digests = []
         self._taint.forget_after(step)
         self._tainted_steps.forget_after(step)

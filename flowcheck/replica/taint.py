@@ -26,12 +26,12 @@ from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.replica_state_errors import TAINT_UNREADABLE
 from flowcheck.findings.catalog.restored_state import NAMES, NAMES_AND_MORE, TAINTED_ELEMENTS
 from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.merged_ranges import merged
 from flowcheck.replica.element_ranges import (
     Ranges,
     cut_at,
     difference,
     intersection,
-    merged,
     no_ranges,
     union,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from flowcheck._core import lib
 from flowcheck.atomic_write import atomic_path, write_all_at
 from flowcheck.errors import DECODE_ERRORS, is_disk_full
 from flowcheck.private_files import open_private
+from flowcheck.replica.element_patch import ElementPatch
 from flowcheck.replica.element_ranges import Ranges, count_elements, cut_at, no_ranges
 from flowcheck.replica.optimizer_step.c_kernel_args import STEP_ROW
 from flowcheck.replica.optimizer_step.c_kernel_pass import ITEM, StepArguments, step_pieces
@@ -122,26 +123,21 @@ class TaintedSteps:
         self._path.unlink(missing_ok=True)
 
     def replayed(
-        self,
-        elements: Ranges,
-        values: Mapping[str, np.ndarray],
-        steps: range,
-        sections: Sequence[str],
-    ) -> dict[str, np.ndarray] | None:
-        """The values of elements after these steps. None: not all of the steps are recorded for all
-        of the elements.
+        self, patch: ElementPatch, steps: range, sections: Sequence[str]
+    ) -> ElementPatch | None:
+        """The patch, of before the first of these steps, behind the last one. None: not all of the
+        steps are recorded for all of its elements, or the kernel does not step all that it has.
 
-        values: {section: [elements] float32} before the first of the steps, range after range.
-        sections: those that the kernel steps, parameters first.
+        sections: those that the kernel steps, parameters first; float32.
         """
         places = {place.step: place for place in self._places}
-        if not all(step in places for step in steps):
+        if {*sections} != patch.parts.keys() or not all(step in places for step in steps):
             return None
         first = self._read(places[steps[0]]) if len(steps) else None
         pieces = _Pieces(
-            elements, self._borders, leads=first is not None and _in_lanes(first.table)
+            patch.elements, self._borders, leads=first is not None and _in_lanes(first.table)
         )
-        source = {name: pieces.spread(values[name]) for name in sections}
+        source = {name: pieces.spread(patch.parts[name].view(np.float32)) for name in sections}
         target = {name: np.zeros_like(array) for name, array in source.items()}
         for step in steps:
             arguments = self._arguments(places[step], pieces)
@@ -149,7 +145,8 @@ class TaintedSteps:
                 return None
             step_pieces(arguments, pieces.items, sections, source, target)
             source, target = target, source
-        return {name: pieces.gathered(array) for name, array in source.items()}
+        parts = {name: pieces.gathered(array).view(np.uint8) for name, array in source.items()}
+        return ElementPatch(patch.elements, parts)
 
     def _arguments(self, place: _Place, own: _Pieces) -> StepArguments | None:
         """Of the step whose record lies there, for these pieces; None: it lacks one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -57,7 +59,24 @@ def test_code_of_the_user_has_no_rights_to_use_or_to_take(tmp_path: Path) -> Non
     assert not Path("/etc/flowcheck-was-here").exists()
 
 
+def starters(supervisor: int) -> list[int]:
+    """Those of a chain, first the one that answers: its parent is the supervisor."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"flowcheck.stages.privilege.capture_starter" in words and words[-2] == (
+                str(supervisor).encode()
+            ):
+                told = (process / "stat").read_text().rpartition(")")[2].split()
+                if told[0] != "Z":
+                    found[int(process.name)] = int(told[1])
+    return sorted(found, key=lambda pid: found[pid] != supervisor)
+
+
 def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path) -> None:
+    """So has what takes the place of a killed one, be it the process that starts captures. Where
+    nothing can, as both of these are gone, the chain ends, and its end tells just that."""
     run = RunDir(tmp_path / "run")
     stages = {"supervisor", "update", "extract", "parse-0", "capture-0", "watch"}
     with veth() as cable:
@@ -79,19 +98,44 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
             found = {
                 name: privilege_syscalls.rights_of(pid) for name, pid in run.stage_pids().items()
             }
+            supervisor = run.stage_pids()["supervisor"]
+
+            def kill_and_await_another(which: int) -> None:
+                """Of the two that start captures, then of a capture, which one of these starts."""
+                # One that a capture is just made from has these words as well.
+                wait_until(lambda: len(starters(supervisor)) == 2, 30.0, "there are two")
+                two, capture = starters(supervisor), run.stage_pids()["capture-0"]
+                os.kill(two.pop(which), 9)
+                wait_until(
+                    lambda: len({*starters(supervisor)} - {*two}) == 1, 30.0, "there are two again"
+                )
+                os.kill(capture, 9)
+                wait_until(
+                    lambda: run.stage_pids().get("capture-0") not in (None, capture),
+                    30.0,
+                    "capture is started again",
+                )
+                found["capture again"] = privilege_syscalls.rights_of(run.stage_pids()["capture-0"])
+
+            for which in (0, 1):  # the one that answers, the one beside it
+                kill_and_await_another(which)
+            wait_until(lambda: len(starters(supervisor)) == 2, 30.0, "there are two")
+            for number, pid in enumerate(starters(supervisor)):
+                found[f"capture's starter {number}"] = privilege_syscalls.rights_of(pid)
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in starters(supervisor):
+                    os.kill(pid, number)
             os.kill(run.stage_pids()["capture-0"], 9)
-            first = run.stage_pids().get("capture-0")
-            wait_until(
-                lambda: run.stage_pids().get("capture-0") not in (None, first),
-                30.0,
-                "capture is started again",
-            )
-            found["capture again"] = privilege_syscalls.rights_of(run.stage_pids()["capture-0"])
-            chain.terminate()
-            chain.wait(60)
+            said = chain.communicate(timeout=60)[1].decode()
         finally:
             chain.kill()
             chain.communicate()
+    assert chain.returncode == 2
+    with Command("status", "--run", run.root, "--json") as command:
+        ended = json.loads(command.result()[1])
+    assert "processes that start captures are gone" in " ".join(said.split())
+    assert "flowcheck up" in said and "flowcheck down" not in said
+    assert ended["event_counts"]["restart"] == 2
     users = {user for rights in found.values() for user in rights.users}
     assert len(users) == 1 and 0 not in users
     assert all(rights.no_new for rights in found.values())

@@ -116,8 +116,7 @@ class TwoRings:
         replica = self._replicas[ring]
         replica.heal(found.found.step, found.patch)
         with self._log(ring) as log:
-            log.forget_after(Step(replica.step - 1), "before-healing")
-            log.write(replica, 0.0, None)
+            log.write_newest_again(replica)
 
     def _opened(self, ring: int) -> Replica:
         run = self.own(ring)

@@ -242,8 +242,8 @@ def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
         MachineSettings(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
 
 
-def test_the_readme_s_commands_are_taken_in_their_order(kernel: Kernel) -> None:
-    text = (REPOSITORY / "README.md").read_text()
+def test_the_page_s_commands_are_taken_in_their_order(kernel: Kernel) -> None:
+    text = (REPOSITORY / "scripts" / "node" / "README.md").read_text()
     lines = [
         line.split()[2:] for line in text.splitlines() if line.startswith("$ scripts/bind-nic")
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from support.chain import Command, wait_until
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -18,6 +19,7 @@ from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfi
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 from flowcheck.ops.lifecycle import chain_runner
+from flowcheck.ops.watch.state.state_reader import StateReader
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -251,6 +253,38 @@ def test_a_run_that_was_never_started_is_one_sentence(
 ) -> None:
     sentence = refused(*verb, "--run", tmp_path / "nowhere")
     assert "no chain was started there: nothing" in sentence
+
+
+def test_a_run_that_is_being_started_is_told_as_that_until_the_start_is_over(
+    tmp_path: Path,
+) -> None:
+    """The start waits for the user's model, and is refused by it."""
+    (tmp_path / "net.py").write_text(
+        "import os, time\n"
+        "def make():\n"
+        f"    while not os.path.exists('{tmp_path}/go'):\n"
+        "        time.sleep(0.01)\n"
+        "    raise OSError\n"
+    )
+    (tmp_path / "job.toml").write_text(
+        f'[[source]]\nfile = "x"\n[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
+        f'[model]\nfactory = "{tmp_path}/net.py:make"\n'
+    )
+    tmp_path.chmod(0o755)
+    run = tmp_path / "run"
+    with Command("up", tmp_path / "job.toml", "--run", run) as up:
+
+        def told() -> bool:
+            found = {verb: refused(verb, "--run", run) for verb in ("status", "down")}
+            return all("a chain is being started there" in one for one in found.values())
+
+        wait_until(told, 60.0, "the start is told")
+        assert "being started" in str(StateReader(run).state().health.reason)
+        (tmp_path / "go").touch()
+        assert up.result()[0] == 2
+    assert "no chain was started there" in refused("status", "--run", run)
+    assert "nothing to stop" in refused("down", "--run", run)
+    assert not run.exists() or not list(run.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

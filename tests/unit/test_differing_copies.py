@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from flowcheck.findings.catalog.lost_steps import TAINTED_LATE
 from flowcheck.messages import CopiesDiffer, Note, StepApplied, StepArrived, StepDoubtful, StepLost
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.taint import tainted_since
+from flowcheck.stages.extraction import differing_report
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.differing_steps import differing_steps
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
@@ -77,6 +79,31 @@ def test_before_the_step_is_applied(port: Port, trainer: Trainer, where: str, ri
     assert sum(line["tainted"].values()) == count
     [source] = {(one["ring"], one["flow"]) for one in port.reported()}
     assert source[0] == 1 and source[1]
+    sent = {int.from_bytes(port.message[n].frame[71:74], "big") for n in words}  # as tshark has it
+    assert {one["psn"] for one in port.reported()} == sent
+
+
+def test_a_damaged_mirror_that_lags_writes_no_file_at_each_look(
+    port: Port, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of one packet, each another word of which is damaged, and a look behind each: files
+    are written at first and as their number doubles, and the last one has all."""
+    monkeypatch.setattr(differing_report, "REPORT_EVERY_S", 1e9)
+    port.begin()
+    work = port.hold_update(STEP - 1)
+    port.both.drive(until=lambda: {m.step for m in port.heard(StepArrived)} >= {STEP, STEP + 1})
+    count = words_of(port.message[2])
+    assert count >= 64
+    for word in range(count):
+        port.come(changed(port.message[2], [word]))
+        port.both.extract._followed.generations.report_late_conflicts()
+    told = [m.conflict_bytes for m in port.heard(CopiesDiffer)]
+    assert all(later >= 2 * one for one, later in pairwise(told)) and len(told) >= 3
+    port.both.update.work = work  # type: ignore[method-assign]
+    port.both.drive()
+    elements = port.elements_of(first_is_sent=True)
+    assert len(elements) == count
+    assert_exact_but(port, trainer, elements)
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -22,6 +22,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     PATCH_STEPS_GONE,
 )
 from flowcheck.optimizer_rules.torch_optimizers import RULES
+from flowcheck.plane.shared_memory.merged_ranges import merged
 from flowcheck.replica import tainted_steps
 from flowcheck.replica.element_patch import ElementPatch, patch_of_sections
 from flowcheck.replica.element_ranges import (
@@ -29,7 +30,6 @@ from flowcheck.replica.element_ranges import (
     cut_at,
     difference,
     intersection,
-    merged,
     union,
 )
 from flowcheck.replica.model_replica import Replica

@@ -125,7 +125,7 @@ def test_a_reason_that_another_one_gives_is_said_once() -> None:
 def test_what_was_healed_is_told_by_who_told_it(tmp_path: Path) -> None:
     """Step 3 lost 7 elements and 4 another 2; a save of step 4 heals 7, the hook the 2 and later
     9; an answer is refused meanwhile."""
-    (tmp_path / "steps-before-healing-4.jsonl").write_text(
+    (tmp_path / "steps-before-healing.jsonl").write_text(
         '{"step":3,"digest":"c","seconds":0,"missing_elements":7,"tainted":{"w":7}}\n'
         '{"step":4,"digest":"d","seconds":0,"missing_elements":2,"tainted":{"w":9}}\n'
     )

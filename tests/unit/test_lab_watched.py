@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
+from support.refused_as import refused_as
 
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.file_audits import THERE_BEFORE
+from flowcheck.findings.catalog.lab_runs import TRAINERS_WROTE_TOO_FEW
 from flowcheck.lab import cluster
 from flowcheck.lab.job_run.run_display import Display
-from flowcheck.lab.job_run.run_plan import LabPlan
-from flowcheck.lab.restore_drill import kill_restore_drill
+from flowcheck.lab.job_run.run_plan import LabPlan, LateJoin
+from flowcheck.lab.restore_drill import kill_restore_drill, late_join_drill
+from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 
 
 class Ready:
@@ -64,3 +73,37 @@ def test_without_a_control_nothing_is_said_of_any(tmp_path: Path) -> None:
     run, said = drill(tmp_path, 3)
     run._say_controls(kill_restore_drill.DrillOutcome(4), 300.0)
     assert said.getvalue() == ""
+
+
+class Over:
+    """Trainers that have made all their steps."""
+
+    def ended(self) -> bool:
+        return True
+
+    def step(self) -> int:
+        return 8
+
+
+@pytest.mark.parametrize("save_every", [None, 2])
+def test_a_job_that_is_over_too_soon_to_be_joined_is_told_as_that(
+    tmp_path: Path, save_every: int | None
+) -> None:
+    """Its last file was there when FlowCheck came, or none followed it."""
+    made, _ = drill(tmp_path, 2)
+    late = LateJoin(join_at=Step(6))
+    plan = replace(made._plan, steps=8, kill_at=None, late_join=late, save_every=save_every)
+    folder = plan.trainers_folder / "job" if save_every is None else plan.saves_folder
+    folder.mkdir(parents=True)
+    for step in range(0, 9, 2):
+        (folder / f"step-{step}.pt").touch()
+    plan.run.mkdir()
+    before = AuditedFile(
+        time_ns=1, folder=str(folder), file=str(folder / "step-8.pt"), stamp="",
+        outcome=FileOutcome.STALE, why=(THERE_BEFORE(),),
+    )  # fmt: skip
+    RunDir(plan.run).audit_files.write_bytes(msgspec.json.encode(before) + b"\n")
+    run: Any = late_join_drill.LateJoinDrill(plan, made._display)
+    wanted = {"step": 8, "steps": 8, "every": save_every or 5}
+    with refused_as(TRAINERS_WROTE_TOO_FEW, kind=FlowCheckError, **wanted):
+        run._give_base(Over(), kill_restore_drill.DrillOutcome(8))

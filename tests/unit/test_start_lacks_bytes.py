@@ -3,7 +3,9 @@ is tainted from the start, all else is exact. Judged by torch's optimizer."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +21,22 @@ from test_lacking_step import CLIP, SETTINGS, Clipping
 from test_replica_reset import given, play  # noqa: F401
 from test_tainted_restart import ADAMW, SGD, PlainTrainer, alike, apart, replica_of
 
+from flowcheck.config import HookConfig
+from flowcheck.findings.catalog.trainer_hook import HOOK_OTHER_JOB
+from flowcheck.hook.protocol import Answer, AnsweredParameter, Request
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import missing_of_weights, seen_of_weights, tainted_since
+from flowcheck.stages.healing import hook_stage
+from flowcheck.stages.healing.hook_client import Told
+from flowcheck.stages.healing.hook_stage import heal_by_hook
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_state.given_checkpoint_request import request_answer, submit_patch
+from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.staged_messages.silent_mirror_points import SILENT_S
 from flowcheck.step_numbers import Step
@@ -135,8 +144,59 @@ def test_values_of_the_hook_make_them_exact(
     answer = request_answer(both.chain.run, asked)
     assert carried and answer is not None and answer.refused is None
     replica = replica_of(both)
+    [told] = read_heal_records(both.chain.run)
+    before = both.chain.run.steps.with_name("steps-before-healing.jsonl")
+    [line] = before.read_bytes().splitlines()  # of the step that was healed, of no other one
+    assert json.loads(line)["step"] == told.at and json.loads(line)["tainted"]
+    of = [json.loads(one)["step"] for one in both.chain.run.steps.read_bytes().splitlines()]
+    assert of == [*range(1, JOB.steps + 1)]
     assert (replica.step, replica.tainted) == (JOB.steps, {})
     assert alike(replica, trainer.flat()).all()
+
+
+@pytest.mark.parametrize("theirs", ["another job's", "this job's"])
+def test_a_hook_of_another_job_is_refused_as_that_and_records_nothing(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: str,
+) -> None:
+    """The same model, other weights. The hook of this job, asked next, heals."""
+    trainer = PlainTrainer()
+    frames, _ = without_one_of_the_weights(begun(trainer, tmp_path))
+    both = play(frames, optimizer=SGD)
+    both.drive()
+    run, replica = both.chain.run, replica_of(both)
+    values = trainer.flat() if theirs == "this job's" else trainer.flat() + np.float32(1)
+
+    def told(_host: str, _port: int, _token: bytes, request: Request) -> Told:
+        parameters = []
+        for one in request.parameters:
+            own = replica.layout.parameters[one.index]
+            held = values[own.start : own.start + own.elements]
+            value = b"".join(held[a:b].tobytes() for a, b in one.ranges)
+            kind = replica.layout.dtype_of(own)
+            parameters.append(
+                AnsweredParameter(one.index, own.name, own.shape, kind, value, {}, {}, None)
+            )
+        return Told(Answer(JOB.steps, tuple(parameters)), 100)
+
+    monkeypatch.setattr(hook_stage, "ask_hook", told)
+    (tmp_path / "token").write_bytes(b"0123456789abcdef")
+    addresses = ("10.0.0.7:1", "10.0.0.8:1")
+    own = HookConfig(address=addresses, token_file=str(tmp_path / "token"))
+    with ThreadPoolExecutor(1) as beside:
+        asked = beside.submit(heal_by_hook, run, own, addresses[1], replica.tainted_ranges)
+        while not asked.done():
+            both.update.work()
+        why = asked.result()
+    if theirs == "this job's":
+        assert why is None and not replica_of(both).tainted
+        return
+    assert why is not None and why.is_any_of(HOOK_OTHER_JOB)
+    assert addresses[1] in str(why) and "another job" in str(why)
+    assert replica_of(both).tainted and not read_heal_records(run)
+    assert "elements that no lost packet touched differ" not in notes(both)
 
 
 def test_where_each_byte_may_matter_to_all_it_waits_for_a_file(

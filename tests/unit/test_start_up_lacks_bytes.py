@@ -4,13 +4,18 @@ remedy. The frame that is lost is found by what the generator put into it."""
 from __future__ import annotations
 
 import struct
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from support.faults import frames
 from support.netib import Generated, Options, generate
 
-from flowcheck.findings.catalog.job_learning import PLAN_LACKS_BYTES, SHAPES_LACK_BYTES
+from flowcheck.findings.catalog.job_learning import (
+    COUNT_LOST,
+    PLAN_LACKS_BYTES,
+    SHAPES_LACK_BYTES,
+)
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
@@ -18,10 +23,12 @@ FEW = ((64, 100), (64,), (10, 64), (10,))
 MANY = ((8, 9), (8,), (9, 8)) * 14
 
 
-def without_frame_of(content: bytes, made: Generated, folder: Path) -> Reading:
-    """What the job's capture tells without the first frame whose data begin with `content`."""
+def without_frame_of(content: bytes, made: Generated, folder: Path, number: int = 0) -> Reading:
+    """What the job's capture tells without the first frame whose data begin with `content`, or a
+    later one by its number."""
     seen = frames.read(made.files[0])
-    lost = next(n for n, frame in enumerate(seen) if data_of(frame).startswith(content))
+    such = (n for n, frame in enumerate(seen) if data_of(frame).startswith(content))
+    lost = next(islice(such, number, None))
     frames.write(folder / "lossy.pcap", [*seen[:lost], *seen[lost + 1 :]], "")
     tape = read_capture_files([folder / "lossy.pcap"])
     return read_stream(tape.flows, tape.messages)
@@ -44,6 +51,14 @@ def test_shapes_that_lack_bytes_are_named(
     reading = without_frame_of(begin, generate(options, tmp_path), tmp_path)
     assert reading.job is None
     assert reading.why_not == (SHAPES_LACK_BYTES(parameters=len(shapes)),)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_lost_count_of_parameters_is_named(rank: int, tmp_path: Path) -> None:
+    """The same file, verify_params_across_processes: each rank tells how many it has, as int64."""
+    made = generate(Options(steps=4, version=(2, 23), shapes=FEW), tmp_path)
+    reading = without_frame_of(struct.pack("<q", len(FEW)), made, tmp_path, number=rank)
+    assert reading.job is None and reading.why_not == (COUNT_LOST(),)
 
 
 def test_an_order_of_parameters_that_lacks_bytes_is_named(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from support.refused_as import refused_as
 from flowcheck.config import AverageConfig, OptimizerConfig
 from flowcheck.findings.catalog.replica_state_errors import TAINT_UNREADABLE
 from flowcheck.optimizer_rules.torch_optimizers import RULES
+from flowcheck.plane.shared_memory.merged_ranges import merged
 from flowcheck.replica import taint
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
-from flowcheck.replica.element_ranges import merged
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import Loss, TaintLog, bounded, missing_elements

@@ -19,9 +19,9 @@ from test_replica_reset import play  # noqa: F401
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog.job_restarts import VALUES_OF_EARLIER_INCARNATION
+from flowcheck.plane.shared_memory.merged_ranges import merged
 from flowcheck.replica import weights_match
 from flowcheck.replica.element_patch import patch_of_sections
-from flowcheck.replica.element_ranges import merged
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.taint import tainted_elements, tainted_since

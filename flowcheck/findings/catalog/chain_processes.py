@@ -74,15 +74,16 @@ BROKE = Entry(
 """kind, text: class and words of an error of Python's, or of a library."""
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
-    "the process that starts captures is gone",
-    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
-    "JOB.toml{this_run!o}`).",
+    "a capture has to be started and the processes that start captures are gone",
+    cause="Both were killed at the same time, and nobody else in the chain has rights to capture. "
+    "The chain has ended by it.",
+    remedy="Start the chain again as it was started (`flowcheck up JOB.toml{this_run!o}`).",
 )
 CAPTURE_STARTER_FAILED = Entry(
     "process.capture_starter_failed",
-    "the process that starts captures is gone ({error})",
-    remedy="Stop the chain (`flowcheck down{this_run!o}`) and start it again (`flowcheck up "
-    "JOB.toml{this_run!o}`).",
+    "a capture has to be started and the process that starts captures cannot ({error})",
+    cause="The machine has no process, memory or time left for it. The chain has ended by it.",
+    remedy="Start the chain again as it was started (`flowcheck up JOB.toml{this_run!o}`).",
 )
 STAGE_UNKNOWN = Entry(
     "process.stage_unknown",

@@ -38,6 +38,13 @@ _ONCE = (
     "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
     "[coming late](../stages/README.md)."
 )
+COUNT_LOST = Entry(
+    "job.count_lost",
+    "a start-up message with the count of parameters was not captured: where what follows it "
+    "begins is not sure",
+    cause="The frame with that message of the start-up was lost on the way to the capture.",
+    remedy=_ONCE,
+)
 SHAPES_LACK_BYTES = Entry(
     "job.shapes_lack_bytes",
     "bytes of the start-up message with the shapes of {parameters} parameters were not captured: "

@@ -152,8 +152,9 @@ NOTHING_LOGGED = Entry(
 )
 TRAINERS_WROTE_TOO_FEW = Entry(
     "lab.trainers_wrote_too_few",
-    "{why}; the trainers ended, and fewer than two of their files (one every {every} "
-    "steps) came after step {step}",
+    "the trainers ended too soon: FlowCheck was up behind step {step} of {steps}, and fewer than "
+    "two of their files (one every {every} steps) came after it",
+    cause="A base is proved by the file after it.",
     remedy="Give them more `--steps`, or a model whose steps take longer.",
 )
 

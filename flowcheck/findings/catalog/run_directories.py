@@ -31,6 +31,13 @@ NO_CHAIN_STARTED = Entry(
     remedy="`flowcheck up JOB.toml{run!o}` starts a chain there. Of a chain that runs elsewhere, "
     "name with `--run` the folder that its job file states (`run`), or that its replay was given.",
 )
+BEING_STARTED = Entry(
+    "run.being_started",
+    "{run}: a chain is being started there",
+    cause="`flowcheck up` reads its job file and loads what it needs: seconds, and more with "
+    "a large model.",
+    remedy="Ask again in some seconds; what stands in the way of the start it tells itself.",
+)
 RUN_IS_FILE = Entry(
     "run.is_file",
     "{run}: no chain was started there: it is a file",

@@ -48,7 +48,15 @@ HOOK_OTHER_STATE = Entry(
 HOOK_STEP_UNKNOWN = Entry(
     "hook.step_unknown",
     "the hook's values fit none of the steps {steps}: {reason}",
-    cause="The trainer's steps are counted from another step than the replica's, or it is another "
-    "job.",
+    cause="The trainer's steps are counted from another step than the replica's.",
     remedy="Give a checkpoint of the trainer: `flowcheck base FILE{this_run!o}`.",
+)
+HOOK_OTHER_JOB = Entry(
+    "hook.other_job",
+    "the hook at {address} answers for another job: elements that no lost packet touched are not "
+    "this replica's in any step that its values may be of ({steps})",
+    cause="It is another trainer's. Or it is this job's, and the replica is not its state, or its "
+    "steps are counted from another step than the replica's.",
+    remedy="State the address of this job's trainer in `[hook]`. If it is this one, compare the "
+    "replica with a checkpoint of the trainer: `flowcheck audit FILE{this_run!o}`.",
 )

@@ -105,16 +105,19 @@ class LateJoinDrill(KillRestoreDrill):
                 self._display.print_line(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
-                why = TRAINERS_WROTE_TOO_FEW(
-                    why=why, every=self._plan.save_every or self._late.save_every, step=behind
-                )
+                why = self._too_few(behind)
                 break
             Event().wait(LOOK_S)
         raise FlowCheckError(NO_BASE(why))
 
+    def _too_few(self, behind: Step) -> Finding:
+        every = self._plan.save_every or self._late.save_every
+        return TRAINERS_WROTE_TOO_FEW(every=every, step=behind, steps=self._plan.steps)
+
     def _await_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
         """Until the watch of the folder has given the chain a base."""
         run, known, ended = RunDir(self._plan.run), len(outcome.bases), False
+        behind = trainers.step()
         deadline_s = time.monotonic() + LOGGED_LIMIT_S
         while time.monotonic() < deadline_s:
             given = [one for one in last_lines(run) if one.outcome is FileOutcome.BASE]
@@ -127,6 +130,8 @@ class LateJoinDrill(KillRestoreDrill):
                 )
                 return
             if not ended and trainers.ended():
+                if not self._pairs(Step(behind - 1)):  # its file may be seen as well
+                    raise FlowCheckError(NO_BASE(self._too_few(behind)))
                 ended, deadline_s = True, time.monotonic() + WATCH_LIMIT_S
             Event().wait(LOOK_S)
         why = [one.why[0] for one in last_lines(run) if one.why]

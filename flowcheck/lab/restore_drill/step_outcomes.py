@@ -13,6 +13,7 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import JobState
+from flowcheck.stages.replica_update.healing import LINES_BEFORE
 from flowcheck.stages.replica_update.step_log import StepRecord
 from flowcheck.step_numbers import Step
 
@@ -67,14 +68,13 @@ def _shown(steps: tuple[Step, ...]) -> str:
 
 def step_outcomes(path: Path) -> dict[Step, StepRecord]:
     """{step: its record} of steps.jsonl; of a step that was applied twice the later one. What a
-    step lacked is told even if it was healed since: the lines from before lie in files beside."""
+    step lacked is told even if it was healed since: the lines from before lie in a file beside."""
     found = {one.step: one for one in _records(path)}
-    for before in path.parent.glob("steps-before-healing-*.jsonl"):
-        for one in _records(before):
-            now = found.get(one.step)
-            if now is not None and one.missing_elements > now.missing_elements:
-                lacked = one.missing_elements
-                found[one.step] = msgspec.structs.replace(now, missing_elements=lacked)
+    for one in _records(path.with_name(LINES_BEFORE)):
+        now = found.get(one.step)
+        if now is not None and one.missing_elements > now.missing_elements:
+            lacked = one.missing_elements
+            found[one.step] = msgspec.structs.replace(now, missing_elements=lacked)
     return found
 
 

@@ -30,7 +30,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     RESCUED,
     STAGES_STILL_RUN,
 )
-from flowcheck.findings.catalog.run_directories import NOTHING_TO_STOP
+from flowcheck.findings.catalog.run_directories import BEING_STARTED, NOTHING_TO_STOP
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
@@ -49,6 +49,7 @@ from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.run_directory.service_account import account
+from flowcheck.stages.run_directory.start_notice import is_being_started
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import printable
@@ -229,7 +230,8 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
     if named and not is_run(root):
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             run.config.read_bytes()  # what this user may not read is not said to be no run
-        raise RunDirError(root, NOTHING_TO_STOP(root))
+        starts = is_being_started(root)
+        raise RunDirError(root, BEING_STARTED(run=root) if starts else NOTHING_TO_STOP(root))
     pids = run.stage_pids()
     if SUPERVISOR.name in pids:
         record_stop_request(run)

@@ -46,6 +46,7 @@ from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.start_notice import end_start_notice
 from flowcheck.stages.service_loop import Signals
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
@@ -80,6 +81,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             print_message(found)
         check_memory_fits(config)
         run, memory = create_run(config, where, expected)
+        end_start_notice()
         print_message(memory)
         known = [
             own for own in all_run_dirs(run) if (own.learned_folder / REMEMBERED_JOB_FILE).exists()

@@ -31,7 +31,7 @@ from flowcheck.ops.packet_loss.loss_simulation import (
     simulate_stops,
     simulate_taint,
 )
-from flowcheck.ops.packet_loss.replica_odds import Healing
+from flowcheck.ops.packet_loss.replica_odds import files_at_once
 from flowcheck.ops.packet_loss.ring_overflow import RingBurst
 from flowcheck.ops.packet_loss.step_packets import StepPackets, step_packets
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
@@ -170,7 +170,7 @@ def simulated(plan: LossPlan, samples: int, seed: int) -> tuple[Compared, ...]:
         compared("a step of the first day is there", rule.exact_share, there, samples),
     ]
     if files is not None and rule.kept_share is not None:
-        bare = Healing(checkpoint_every=files.checkpoint_every, heal_delay=0)
+        bare = files_at_once(files.checkpoint_every)
         kept = samples - simulate_taint(lost, bare, samples, seed + 3)
         found.append(compared("with checkpoints, a step is there", rule.kept_share, kept, samples))
     if files is not None and chosen.taint is not None:

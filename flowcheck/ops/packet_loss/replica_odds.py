@@ -168,12 +168,17 @@ def steps_until(lost: float) -> float:
     return 1 / lost if lost else math.inf
 
 
+def files_at_once(checkpoint_every: int | None) -> Healing:
+    """The trainer's files alone, each taken as its step ends: what a replica waits for that stays
+    before a lost step."""
+    return Healing(checkpoint_every=checkpoint_every, heal_delay=0)
+
+
 def kept_share(lost: float, checkpoint_every: int) -> float:
     """Expected share of all steps, over a long run, that a replica has which waits at each lost one
     for the trainer's next checkpoint: those between are in none of its states. lost: probability
     that a step is lost, below 1."""
-    files = Healing(checkpoint_every=checkpoint_every, heal_delay=0)
-    return 1 - files.tainted_share(lost)
+    return 1 - files_at_once(checkpoint_every).tainted_share(lost)
 
 
 def healing_of_day(healing: Healing, lost: float, steps: int) -> tuple[float, float]:

@@ -18,8 +18,7 @@ from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint_files.manifest import Manifest
-from flowcheck.stages.job_state.audit_history import is_found_equal, saved_doubts_of
-from flowcheck.stages.job_state.differing_steps import saved_while_exact
+from flowcheck.stages.job_state.audit_history import is_found_equal
 from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save, manifest_if_whole
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -39,14 +38,11 @@ def basis_of(
     """What a checkpoint rests on: as its manifest has it, and by the audits since, as far as they
     can be read. run: the run directory that the user names; it counts if its settings name the
     checkpoint's folder; made: a later step that was made from it."""
-    step, tainted, digest = manifest.step, manifest.tainted, manifest.digest
-    if made is not None:
-        step, tainted, digest = made.step, made.tainted, made.digest
+    state = manifest if made is None else made
     found: list[Finding] = []
     for own in _runs_of(checkpoint, run):
         with suppress(FlowCheckError, OSError):
-            found += saved_doubts_of(own, step, digest)
-            found += saved_while_exact(own, step, tainted, digest)
+            found += doubts_behind_save(own, state.step, state.digest, lambda: state)
     noted = noted_beside(checkpoint, manifest.digest, None if made is None else made.step)
     if made is not None and made.tainted:  # it names what copies differed of
         noted = tuple(one for one in noted if not one.is_any_of(CALLED_EXACT_BEFORE))

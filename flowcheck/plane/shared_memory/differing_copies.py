@@ -3,11 +3,11 @@ of the shard (`struct fc_differing`), as other code reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flowcheck._core import ffi, lib
 from flowcheck.plane.shared_memory.gradient_double_buffer import TO_APPLY, GradientShard
+from flowcheck.plane.shared_memory.merged_ranges import merged_spans
 from flowcheck.wire.traffic.observed_messages import Range
 
 READ_ATTEMPTS = 100
@@ -59,17 +59,6 @@ class Differences:
         """Whether nothing more is known of them by now."""
         same = shard.conflict_bytes(generation) == self.conflict_bytes
         return same and (not self.conflict_bytes or shard.rollback_count == self.rollbacks)
-
-
-def merged_spans(spans: Iterable[Range]) -> tuple[Range, ...]:
-    """The same bytes in ascending ranges that do not touch."""
-    found: list[Range] = []
-    for start, stop in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(stop, found[-1][1])
-        else:
-            found.append((start, stop))
-    return tuple(found)
 
 
 def differences(shard: GradientShard, generation: int) -> Differences:

@@ -202,10 +202,11 @@ class ActiveJob:
             self._links.send("update", ShardReady(iteration=iteration, generation=generation))
             self._links.report(StepArrived(step=self._name(iteration), time_ns=time.time_ns()))
 
-    def _tell_differing(self, generation: int) -> None:
-        """Reports copies that differ, with both values."""
+    def _tell_differing(self, generation: int, last: bool) -> None:
+        """Reports copies that differ, with both values. last: as of DifferingReporter.news."""
         shard = self.generations.shard
-        found = self._differing.news(shard, generation, self._name(shard.iteration(generation)))
+        step = self._name(shard.iteration(generation))
+        found = self._differing.news(shard, generation, step, last=last)
         if found is not None:
             self._links.report(found)
 
@@ -398,7 +399,7 @@ class ActiveJob:
         """Settles every step once every frame is extracted. Returns (how much was done, the last
         complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
-        self.generations.report_late_conflicts()
+        self.generations.report_late_conflicts(last=True)
         short = self.generations.incomplete_iteration()
         if short is None or self.generations.conflict_undecided:
             return 0, None

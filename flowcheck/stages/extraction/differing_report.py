@@ -6,6 +6,7 @@ hex, and where the later copy came from. What the first copy came from is not re
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,11 @@ from flowcheck.wire.training_job.learned_job import LearnedJob
 RANGES_MAX = 2000
 """Most ranges of one file. A choice: with the values, which the shard bounds to 256 KiB, a file has
 at most about a MiB."""
+REPORT_EVERY_S = 5.0
+"""Least time between two files of a step, which are written whole, unless twice as many bytes
+differ: a damaged mirror that lags brings more at each look. A choice: longer tells later."""
+PSNS = 1 << 24
+"""Packet sequence numbers, which wrap (InfiniBand Architecture Specification 1.4, 9.2)."""
 FILES_KEPT = 8
 """Files of the newest steps that a run keeps. A choice that bounds what it takes on disk."""
 
@@ -58,7 +64,7 @@ class DifferingElements(msgspec.Struct, frozen=True, kw_only=True):
     flow: str | None = None
     psn: int | None = None
     """Where the later copy came from: number of the source in the job file, connection, packet
-    sequence number without wrapping."""
+    sequence number as the packet has it, 0 to 2**24 - 1."""
 
 
 class DifferingReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,20 +99,27 @@ class DifferingReporter:
         self._stops = np.cumsum([p.nbytes for p in reduced])
         named = names if names is not None and len(names) == len(job.parameters) else ()
         self._names = [named[n] if n < len(named) else f"param.{n}" for n in range(len(reduced))]
-        self._told: dict[int, tuple[int, int]] = {}
-        """{generation: its opening, and how many bytes differed}"""
+        self._told: dict[int, tuple[int, int, float]] = {}
+        """{generation: its opening, how many bytes differed, and when that was told}"""
 
-    def news(self, shard: GradientShard, generation: int, step: Step) -> CopiesDiffer | None:
+    def news(
+        self, shard: GradientShard, generation: int, step: Step, *, last: bool
+    ) -> CopiesDiffer | None:
         """Writes the file of a generation that is handed on or lost. Returns what is to be told;
-        None: nothing more differs than was told."""
+        None: nothing more differs than was told, or it is told later. last: nobody asks again."""
         opening, count = shard.open_count(generation), shard.conflict_bytes(generation)
         over = shard.generation_state(generation) not in (
             GenerationState.EMPTY,
             GenerationState.OPEN,
         )
-        if not count or not over or self._told.get(generation) == (opening, count):
+        if not count or not over:
             return None
-        self._told[generation] = opening, count
+        told, now_s = self._told.get(generation), time.monotonic()
+        if told is not None and told[0] == opening:
+            soon = now_s - told[2] < REPORT_EVERY_S and count < 2 * told[1]
+            if count == told[1] or (soon and not last):
+                return None
+        self._told[generation] = opening, count, now_s
         found = differences(shard, generation)
         report = self._report(found, step, shard.iteration(generation))
         path = self._written(report)
@@ -153,7 +166,7 @@ class DifferingReporter:
             later=one.later.hex(),
             ring=one.ring,
             flow=self._flow(one),
-            psn=one.psn,
+            psn=None if one.psn is None else one.psn % PSNS,
             **own,  # type: ignore[arg-type]
         )
 

@@ -328,6 +328,8 @@ class ExtractService:
 
     def stop(self) -> None:
         self._learner.close()
+        if self._followed is not None:
+            self._followed.generations.report_late_conflicts(last=True)
         for extractor in self._extractors:
             extractor.close()
             extractor.staging.close()

@@ -13,7 +13,6 @@ from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.differing_copies import (
     differences,
     is_undecided,
-    merged_spans,
 )
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
@@ -21,6 +20,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GenerationState,
     GradientShard,
 )
+from flowcheck.plane.shared_memory.merged_ranges import merged_spans
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -57,15 +57,15 @@ class ShardGenerations:
         taints: bool = False,
         alone: bool = False,
         apart_bytes: int | None = None,
-        differing: Callable[[int], None] = lambda generation: None,
+        differing: Callable[[int, bool], None] = lambda generation, last: None,
     ) -> None:
         """problem: why the bytes of an iteration must not be applied; None: they may. doubtful:
         called for each iteration that was applied before differing copies of it arrived, with how
         many bytes differ; called before its generation is opened again. Where the updater tells it
         by itself, the generation waits for its word. taints, alone: as ActiveJob has them; what
         else comes of PARTIAL iterations is passed and not applied. apart_bytes: as ShardSource has
-        them. differing: called at each look at a generation of which copies differ, and before it
-        is opened again."""
+        them. differing: called at each look at a generation of which copies differ, with whether
+        it is the last one, as it will be opened again, or nothing more comes."""
         self.shard = shard
         self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
@@ -89,7 +89,7 @@ class ShardGenerations:
         for iteration in map(Iteration, range(applied + 1, applied + 1 + GENERATIONS)):
             free = self._free(applied)
             if self.shard.generation_of(iteration) is None and free is not None:
-                self._look_back(free, applied)
+                self._look_back(free, applied, last=True)
                 if self._awaits_word(free, applied):
                     continue
                 self.shard.begin(free, iteration)
@@ -103,18 +103,18 @@ class ShardGenerations:
                 return generation
         return None
 
-    def report_late_conflicts(self) -> None:
+    def report_late_conflicts(self, *, last: bool = False) -> None:
         """Reports copies that differ, and the steps of which such arrived after they were
-        applied."""
+        applied. last: nothing more comes, or nobody looks again."""
         applied = self.shard.applied_iteration
         for generation in range(GENERATIONS):
-            self._look_back(generation, applied)
+            self._look_back(generation, applied, last=last)
 
-    def _look_back(self, generation: int, applied: Iteration) -> None:
+    def _look_back(self, generation: int, applied: Iteration, *, last: bool) -> None:
         """Reports one generation. applied: read no later than what follows depends on."""
         shard, iteration = self.shard, self.shard.iteration(generation)
         if shard.conflict_bytes(generation):
-            self._differing(generation)
+            self._differing(generation, last)
         if shard.generation_state(generation) not in self._applied or iteration > applied:
             return
         if shard.is_conflicting(generation):

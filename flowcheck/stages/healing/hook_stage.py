@@ -16,7 +16,11 @@ from flowcheck.config import HookConfig, JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.replica_state_errors import PATCH_REFUTED, PATCH_STEP_GONE
-from flowcheck.findings.catalog.trainer_hook import HOOK_STEP_UNKNOWN, HOOK_TOKEN
+from flowcheck.findings.catalog.trainer_hook import (
+    HOOK_OTHER_JOB,
+    HOOK_STEP_UNKNOWN,
+    HOOK_TOKEN,
+)
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.hook.install import hook_token, parse_address
 from flowcheck.hook.protocol import ELEMENTS_MAX, Answer, Request
@@ -132,6 +136,7 @@ def heal_by_hook(run: RunDir, own: HookConfig, address: str, tainted: Ranges) ->
     patch = patch_of_answer(description, elements, told.answer)
     source = f"hook at {address}"
     why: Finding | None = None
+    refuted = True
     at = peek_commit(run.replica)[0].step
     steps = steps_by_distance(incarnation_of(run).step, told.answer, at)
     for step in steps:
@@ -140,12 +145,16 @@ def heal_by_hook(run: RunDir, own: HookConfig, address: str, tainted: Ranges) ->
             answer = await_answer(run, request, TAKEN_LIMIT_S, source)
         except StateError as error:
             why = error.finding  # withdrawn: the replica did not come to this step
+            refuted = False
             continue
         if answer.refused is None:
             return None
         why = answer.refused
         if not why.is_any_of(PATCH_REFUTED, PATCH_STEP_GONE):
             return why  # they are of this step, and heal nothing for another reason
+        refuted &= why.is_any_of(PATCH_REFUTED)
+    if refuted:
+        return HOOK_OTHER_JOB(address=address, steps=steps)
     return HOOK_STEP_UNKNOWN(steps=steps, reason=why)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.file_audits import DOUBTED
@@ -20,18 +21,22 @@ from flowcheck.stages.job_state.differing_steps import differing_steps, saved_wh
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
+if TYPE_CHECKING:  # torch stays out
+    from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+
 
 def doubts_behind_save(
-    run: RunDir, step: Step, digest: str, manifest: Callable[[], Manifest | None]
+    run: RunDir, step: Step, digest: str, state: Callable[[], Manifest | Snapshot | None]
 ) -> tuple[Finding, ...]:
     """Of the run's audits, and of copies that differed, for a checkpoint that the run saved.
 
-    digest: of its state; manifest: reads its manifest, None if there is none that can be read;
-    called only where copies of such a step differed: else the cost is that of the run's own lines.
+    digest: of its state; state: reads its manifest, or what is restored of it, None if there is
+    none that can be read; called only where copies of such a step differed: else the cost is that
+    of the run's own lines.
     """
     found = saved_doubts_of(run, step, digest)
     if saved_while_exact(run, step, digest=digest):
-        known = manifest()
+        known = state()
         found += saved_while_exact(run, step, None if known is None else known.tainted, digest)
     return found
 

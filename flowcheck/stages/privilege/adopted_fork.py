@@ -4,7 +4,10 @@ the supervisor, which waits for them and whose end they follow."""
 from __future__ import annotations
 
 import os
+import select
+import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 GO = b"g"
 """What the new process waits for: the process between is gone then."""
@@ -44,6 +47,16 @@ def fork_adopted(
     for descriptor in (told, wait, hold):
         os.close(descriptor)
     return pid if wanted else None
+
+
+def is_taken(channel: socket.socket, limit_s: float, pid: int) -> bool:
+    """Tells the supervisor of a new process, which begins only once the supervisor has it: one that
+    gave the process that starts it up may have started another, and there must not be two."""
+    with suppress(OSError):
+        channel.send(f"{pid} {os.getpid()}".encode())
+        if select.select([channel], [], [], limit_s)[0]:
+            return channel.recv(len(GO)) == GO
+    return False
 
 
 def _prepare(output: int, wait: int, others: Sequence[int]) -> None:

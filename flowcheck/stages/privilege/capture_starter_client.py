@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -15,11 +16,16 @@ from typing import Protocol
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.chain_processes import CAPTURE_STARTER_FAILED, CAPTURE_STARTER_GONE
 from flowcheck.stages.privilege import privilege_syscalls
-from flowcheck.stages.privilege.capture_starter import STAGE, STARTER_SOCKET_VARIABLE
+from flowcheck.stages.privilege.adopted_fork import GO
+from flowcheck.stages.privilege.capture_starter import (
+    ANSWER_LIMIT_S,
+    STAGE,
+    STARTER_SOCKET_VARIABLE,
+)
 
-ANSWER_LIMIT_S = 60.0
-"""Seconds for the starter's answer. It forks twice, which takes long on a machine that swaps. A
-choice: longer delays the error."""
+MOST_LOST = 8
+"""Answers of one request that may be lost with the process that gave it. A choice: more delays the
+error where something kills each."""
 
 
 class ProcessHandle(Protocol):
@@ -75,24 +81,50 @@ class AdoptedProcess:
 
 
 class CaptureStarterClient:
-    """Asks the process capture_starter.py to start captures."""
+    """Asks the process capture_starter.py to start captures. Killed, it is replaced by another."""
 
     def __init__(self, channel: socket.socket) -> None:
         privilege_syscalls.adopt_orphans()
-        channel.settimeout(ANSWER_LIMIT_S)
         self._channel = channel
+        self._starter = 0
+        """Who answered last."""
 
     def start(self, source: int, log: int) -> ProcessHandle:
         """Starts the capture of source number `source`. log: descriptor for its output. Raises
-        StateError if the process that starts captures is gone."""
+        StateError if nobody is left that starts captures, or none can be started."""
         try:
-            socket.send_fds(self._channel, [str(source).encode()], [log])
-            answer = self._channel.recv(64)
+            for _ in range(MOST_LOST):
+                if (capture := self._ask(source, log)) is not None:
+                    return capture
         except OSError as error:
+            if isinstance(error, ConnectionError):
+                raise StateError(CAPTURE_STARTER_GONE()) from error
             raise StateError(CAPTURE_STARTER_FAILED(error.strerror or str(error))) from error
-        if not answer.isdigit() or not int(answer):
-            raise StateError(CAPTURE_STARTER_GONE())
-        return AdoptedProcess(int(answer))
+        raise StateError(CAPTURE_STARTER_GONE())
+
+    def _ask(self, source: int, log: int) -> ProcessHandle | None:
+        """None: whoever took the request was killed."""
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with mine:
+            mine.settimeout(ANSWER_LIMIT_S)
+            with its:
+                socket.send_fds(self._channel, [str(source).encode()], [log, its.fileno()])
+            with suppress(ConnectionError):
+                pid, _, starter = mine.recv(64).partition(b" ")
+                if pid == b"0":
+                    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                if pid:
+                    capture = AdoptedProcess(int(pid))
+                    mine.send(GO)  # if this is lost it ends, and is started again as one that died
+                    self._replaced_by(int(starter))
+                    return capture
+        return None
+
+    def _replaced_by(self, starter: int) -> None:
+        before, self._starter = self._starter, starter
+        if before not in (0, starter):
+            with suppress(ChildProcessError):
+                os.waitpid(before, os.WNOHANG)
 
 
 _inherited: list[CaptureStarterClient] = []

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.job_restarts import (
     STATE_NOT_KNOWN,
     VALUES_OF_EARLIER_INCARNATION,
 )
+from flowcheck.findings.catalog.replica_state_errors import PATCH_REFUTED
 from flowcheck.findings.catalog.replica_update_notes import ELEMENTS_HEALED, HEALING_REFUSED
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_ranges import count_elements
@@ -34,10 +35,12 @@ from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Step
 
 LINES_BYTES = 1 << 20
 """Bytes of heals.jsonl; beyond them the newer half is kept. A choice: some thousand lines."""
+
+LINES_BEFORE = "steps-before-healing.jsonl"
+"""File beside steps.jsonl with the lines that healed steps had before."""
 
 
 def take_patch(
@@ -60,6 +63,10 @@ def take_patch(
         why, healed = _why_not(run, request, waits=waits), 0
         if why is None:
             why, healed = _heal(run, replica, records, request)
+        if request.asked_bytes and why is not None and why.is_any_of(PATCH_REFUTED):
+            # Of which step, and of whose, a hook's values are its stage finds out by asking here.
+            refuse_request(lifecycle, request, replica.step, why)
+            return False
         done = HealRecord(
             time_ns=time.time_ns(),
             step=request.step,
@@ -106,7 +113,5 @@ def _heal(
         healed = replica.heal(request.step, read_patch(run, request))
     except StateError as error:
         return error.finding, 0
-    at = replica.step
-    records.forget_after(Step(at - 1), f"before-healing-{at}")
-    records.write(replica, 0.0, None)
+    records.write_newest_again(replica, keeps=LINES_BEFORE)
     return None, count_elements(healed)

@@ -152,14 +152,18 @@ class StepLog:
             self._keep(kept, durable=False)
         return whole[-1][1] if whole else Step(0)
 
-    def write_newest_again(self, replica: Replica) -> None:
+    def write_newest_again(self, replica: Replica, *, keeps: str = "") -> None:
         """The line of the newest step, in place of the one that it has: more is known of it. A kill
-        between the two leaves none, which the next updater writes."""
+        between the two leaves none, which the next updater writes. keeps: name of a file beside, to
+        which the line that it had is added; "": none."""
         seconds, line = 0.0, last_complete_line(self._run.steps)
         with suppress(*DECODE_ERRORS):
             known = None if line is None else msgspec.json.decode(line, type=StepRecord)
             if line is not None and known is not None and known.step == replica.step:
                 seconds = known.seconds
+                if keeps:
+                    to = self._run.steps.with_name(keeps)
+                    self.unwritten.attempt(lambda: append_line(to, line, STEPS_BYTES), lines=0)
                 self.unwritten.attempt(lambda: cut_last_line(self._run.steps, line), lines=0)
         self.write(replica, seconds, None)
 

@@ -10,6 +10,7 @@ import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError
 from flowcheck.findings.catalog.run_directories import (
+    BEING_STARTED,
     FOUND_EMPTY,
     FOUND_FILE,
     FOUND_NOTHING,
@@ -22,6 +23,7 @@ from flowcheck.findings.catalog.run_directories import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
+from flowcheck.stages.run_directory.start_notice import is_being_started
 
 FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")
 """Folders that a chain creates in its run directory and removes again."""
@@ -68,7 +70,10 @@ def what_is_at(root: Path) -> Finding:
 
 
 def no_chain_finding(root: Path) -> Finding:
-    """That no chain was started at a path, with what is there instead."""
+    """That no chain was started at a path, with what is there instead, or that one is just being
+    started."""
+    if is_being_started(root):
+        return BEING_STARTED(run=root)
     found = what_is_at(root)
     if found.is_any_of(FOUND_FILE):
         return RUN_IS_FILE(root)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.stages.privilege.adopted_fork import GO, fork_adopted
+from flowcheck.stages.privilege.adopted_fork import fork_adopted, is_taken
 from flowcheck.stages.privilege.capture_starter import SINGLE_BLAS_THREAD, STARTER_SOCKET_VARIABLE
 from flowcheck.stages.privilege.drop_privileges import is_program
 from flowcheck.stages.privilege.privilege_syscalls import rights_of
@@ -118,7 +118,7 @@ def _serve(channel: socket.socket, parent: int) -> list[str] | None:
             return None
         wanted = msgspec.json.decode(request, type=StartRequest)
         log, *passed = descriptors
-        pid = fork_adopted(log, (channel.fileno(),), partial(_is_taken, channel))
+        pid = fork_adopted(log, (channel.fileno(),), partial(is_taken, channel, ANSWER_LIMIT_S))
         if pid == 0:
             channel.detach()
             option = ["--checkpoint-socket", str(passed[0])] if passed else []
@@ -128,16 +128,6 @@ def _serve(channel: socket.socket, parent: int) -> list[str] | None:
         if pid is None:
             return None
     return None
-
-
-def _is_taken(channel: socket.socket, pid: int) -> bool:
-    """Tells the supervisor of a stage's process, which begins only once the supervisor has it: one
-    that gave this process up has executed the stage instead, and there must not be two."""
-    with suppress(OSError):
-        channel.send(str(pid).encode())
-        if select.select([channel], [], [], ANSWER_LIMIT_S)[0]:
-            return channel.recv(len(GO)) == GO
-    return False
 
 
 def _let_go(channel: socket.socket) -> None:

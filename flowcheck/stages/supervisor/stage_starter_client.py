@@ -68,9 +68,9 @@ class StageStarter:
             with adopting_orphans():
                 request = msgspec.json.encode(StartRequest(list(words)))
                 socket.send_fds(self._channel, [request], descriptors)
-                answer = self._channel.recv(64)
-                if answer.isdigit():
-                    stage = AdoptedProcess(int(answer))
+                pid, _, _ = self._channel.recv(64).partition(b" ")
+                if pid.isdigit():
+                    stage = AdoptedProcess(int(pid))
                     self._channel.send(GO)  # it begins now, and not where nobody waits for it
                     return stage
         except OSError:

@@ -150,9 +150,9 @@ class Supervisor:
 
     def _restart(self, child: StageProcess, code: int) -> None:
         why = child.note_death(self.run, code, self._reached(child))
+        child.spawn(self.run)  # first: one that cannot be started again was not
         self.progress.note_restart(why)
         self._record(self._recorder.restarted, child.stage, why, code)
-        child.spawn(self.run)
 
     def _reached(self, child: StageProcess) -> int:
         """Slots, or steps, that a stage has finished; 0 without its files, or a position."""

@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.chain_health import (
     PROBLEMS,
     READ_FAILED,
 )
+from flowcheck.findings.catalog.run_directories import BEING_STARTED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     EVENTS_MAX,
@@ -53,6 +54,7 @@ from flowcheck.stages.chain_events.event_log import EventKind
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.start_notice import is_being_started
 from flowcheck.stages.stage_table import stage_named
 from flowcheck.step_numbers import START
 
@@ -122,7 +124,8 @@ class StateReader:
         self._problems = []
         run = self._run
         if not run.config.exists():
-            return self._absent(None, NO_CHAIN())
+            starts = is_being_started(run.root)
+            return self._absent(None, BEING_STARTED(run=run.root) if starts else NO_CHAIN())
         config = self._try(StatePart.SETTINGS, run.settings)
         beat = read_beat(run.heartbeat_file)
         if config is None:

@@ -13,7 +13,6 @@ from flowcheck.plane.shared_memory.differing_copies import (
     Differences,
     differences,
     is_undecided,
-    merged_spans,
 )
 from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GENERATIONS,
@@ -21,6 +20,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GenerationState,
     GradientShard,
 )
+from flowcheck.plane.shared_memory.merged_ranges import merged_spans
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     LateDifferences,
     Opening,

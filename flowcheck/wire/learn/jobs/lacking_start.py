@@ -7,7 +7,13 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.started import count_runs
 from flowcheck.wire.learn.trainer.content import content_of
-from flowcheck.wire.learn.trainer.habits import ORDER
+from flowcheck.wire.learn.trainer.habits import COUNT, ORDER
+
+
+def count_is_lost(communicator: Communicator) -> bool:
+    """Whether a message with the count of parameters was not captured, of which another rank's
+    tells how many there are."""
+    return any(cut.op.meaning == COUNT and cut.lost for cut in communicator.cuts.found)
 
 
 def shapes_lack_bytes(communicator: Communicator) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flowcheck.findings.catalog.job_learning import (
     COPIES_DIFFER,
+    COUNT_LOST,
     ELEMENT_BYTES_OPEN,
     FIRST_ITERATIONS_OPEN,
     RELEASE_OPEN,
@@ -13,6 +14,7 @@ from flowcheck.findings.catalog.job_learning import (
     WRITERS_OPEN,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.learn.jobs.lacking_start import count_is_lost
 from flowcheck.wire.learn.jobs.tree import contradicted
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
@@ -36,7 +38,7 @@ def unsettled(communicator: Communicator, collected: Found, each: Sequence[int])
     if not element_size_told(*own):
         return ELEMENT_BYTES_OPEN()
     if each[-1] >= collected.counted:
-        return FIRST_ITERATIONS_OPEN()
+        return (COUNT_LOST if count_is_lost(communicator) else FIRST_ITERATIONS_OPEN)()
     if release_open(communicator):
         return RELEASE_OPEN()
     return _misplaced(communicator, collected)
