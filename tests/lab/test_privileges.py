@@ -79,11 +79,11 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
             found = {
                 name: privilege_syscalls.rights_of(pid) for name, pid in run.stage_pids().items()
             }
-            os.kill(run.stage_pids()["capture-0"], 9)
-            first = run.stage_pids().get("capture-0")
+            first = run.stage_pids()["capture-0"]
+            os.kill(first, 9)
             wait_until(
                 lambda: run.stage_pids().get("capture-0") not in (None, first),
-                30.0,
+                60.0,
                 "capture is started again",
             )
             found["capture again"] = privilege_syscalls.rights_of(run.stage_pids()["capture-0"])
