@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import side_by_side
 from support.real_captures import captures_folder
 
@@ -20,6 +21,13 @@ os.environ.setdefault(STRICT_VARIABLE, "1")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch's that wait for each other leave the processor, of which tests run one each."""
+
+DRAWN = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+"""How long an example takes is the machine's business."""
+settings.register_profile("suite", **DRAWN, derandomize=True)
+settings.register_profile("night", **DRAWN, print_blob=True)
+settings.load_profile("suite")
+"""The suite tries the same examples each time; scripts/nightly draws others."""
 
 gc.set_threshold(20_000, 10, 10)
 """Looking for garbage took a tenth of the processor time of tests, most of it for what never is."""

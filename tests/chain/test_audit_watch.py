@@ -175,7 +175,7 @@ def check_told_and_refused(folder: Path, where: RunDir, capsys: pytest.CaptureFi
     assert f'flowcheck_audit_passed{{training_job="{name}"}} 0.0' in metrics
     assert f'flowcheck_audit_equal_step{{training_job="{name}"}} 6.0' in metrics
     assert f'flowcheck_audited_files_total{{outcome="stale",training_job="{name}"}} 1.0' in metrics
-    wait_until(lambda: '"audit_skipped"' in where.events.read_text(), 10, "the event")
+    wait_until(lambda: '"audit_skipped"' in where.events.read_text(), 60, "the event")
     kinds = [json.loads(line)["kind"] for line in where.events.read_text().splitlines()]
     assert kinds.count("audit") >= 6
     with pytest.raises(StateError) as refused:

@@ -92,7 +92,7 @@ def test_a_live_chain_shows_it_starts_it_again_and_ends_with_it(
 
     def answered(path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
                 return answer.read().decode()
         except OSError:
             return ""

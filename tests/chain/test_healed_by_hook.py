@@ -17,7 +17,8 @@ import pytest
 import torch
 from support.chain import LIMIT_S, Command, flowcheck, wait_until
 from support.cut import gradient_of
-from support.hooked import TOKEN, free_port
+from support.free import free_port
+from support.hooked import TOKEN
 from support.netib import Truth, generate
 from support.pcap_records import FILE_HEADER_BYTES, records_of
 from test_tainted_steps import LEARNING_RATE, LOST_AT, job, same_outside

@@ -34,7 +34,7 @@ def asked(url: str) -> tuple[int, Any]:
     """Of https by whom SSL_CERT_FILE names."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {WORD}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

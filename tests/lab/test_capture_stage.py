@@ -194,10 +194,10 @@ def test_a_file_through_dpdk_fills_the_ring_and_tells_its_end(captures: Path, ru
     expected = truth_of(path)
     source = {"vdev": f"net_pcap0,rx_pcap={path}", "engines": ["dma_skeleton0"]}
     with FrameRing.create(run.ring(0), slots=SLOTS) as ring:
-        out, _ = stage(run, source).communicate(timeout=40)
+        out, _ = stage(run, source).communicate(timeout=90)
         assert frames_in(ring) == expected
         assert ring.source_end == len(expected)
-        again, _ = stage(run, source).communicate(timeout=40)
+        again, _ = stage(run, source).communicate(timeout=90)
         assert ring.head == len(expected), "a restart after the end captured again"
     told = repr(SourceEnded(ring=0, frames=len(expected)))
     for text in (out, again):
@@ -208,7 +208,7 @@ def test_a_file_through_dpdk_fills_the_ring_and_tells_its_end(captures: Path, ru
 @DPDK
 def test_a_missing_port_is_a_sentence(run: RunDir) -> None:
     with FrameRing.create(run.ring(0), slots=SLOTS, live_source=True):
-        out, _ = stage(run, {"interface": "nosuch0"}).communicate(timeout=40)
+        out, _ = stage(run, {"interface": "nosuch0"}).communicate(timeout=90)
     errors = [message for to, message in heard(out) if to == "error"]
     assert len(errors) == 1 and "nosuch0" in errors[0]
 
@@ -236,7 +236,7 @@ def test_a_live_interface_is_drained_when_asked_and_what_it_missed_is_counted(
         assert first == (check_real_time(Path("/")).level == "ok"), (
             "of the receiving thread, and no other"
         )
-        out, _ = process.communicate("drain\n", timeout=40)
+        out, _ = process.communicate("drain\n", timeout=90)
         assert frames_in(ring) == frames
         assert ring.source_end == len(frames)
         assert counted(ring) == {

@@ -114,13 +114,13 @@ def test_checksums_are_on_the_wire(switch: str) -> None:
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             listener = socket.create_server((cluster.address(0), 5000))
         with in_namespace(cluster.host_namespace(1)):
-            stream = socket.create_connection((cluster.address(0), 5000), timeout=5)
+            stream = socket.create_connection((cluster.address(0), 5000), timeout=60)
         with udp, listener, stream:
             udp.sendto(bytes(4100), (cluster.address(1), ROCE_PORT))
-            listener.settimeout(5)
+            listener.settimeout(60)
             accepted, _ = listener.accept()
             with accepted:
-                accepted.settimeout(5)
+                accepted.settimeout(60)
                 stream.sendall(bytes(100_000))
                 left = 100_000
                 while left:
@@ -170,7 +170,7 @@ def test_hidden_files(tmp_path: Path) -> None:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            assert process.communicate(timeout=10)[0] == seen
+            assert process.communicate(timeout=60)[0] == seen
         assert (tmp_path / "secret").exists()
 
 

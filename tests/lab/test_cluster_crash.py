@@ -107,7 +107,7 @@ def test_killed_by_the_clock(switch: str) -> None:
             process.kill()
         # Not waited for: `down` has to cope with an `up` that is still dying.
         lab.down(NAME)
-        process.wait(10)
+        process.wait(60)
         assert leftovers(switch) == before
 
 
@@ -158,7 +158,7 @@ def test_down_ends_what_runs_there() -> None:
     assert stubborn.stdout is not None
     assert stubborn.stdout.readline() == b"ready\n"
     removed = lab.down(NAME)
-    assert stubborn.wait(5) == -signal.SIGKILL
+    assert stubborn.wait(60) == -signal.SIGKILL
     stubborn.stdout.close()
     assert {"sh", "sleep"} == {process.what for process in removed.processes}
     assert leftovers() == before
@@ -173,7 +173,7 @@ def test_another_life_of_a_pid_is_spared() -> None:
         )
         assert process.poll() is None
         namespace_processes.end_processes([found])
-        assert process.wait(5) == -signal.SIGTERM
+        assert process.wait(60) == -signal.SIGTERM
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ JOB = (
     "[staging]\nsize_bytes = 4_194_304\n[replica]\nkeep_bytes = 60000\n"
     '[optimizer]\nname = "sgd"\nlearning_rate = 0.01\n'
 )
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 PAGE_BYTES = 4096
 
 

@@ -73,7 +73,7 @@ def test_nothing_outlives_a_kill(after_s: float | None) -> None:
                     process.wait(after_s)
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             process.stdin.close()
             process.stdout.close()
     assert wait_until(lambda: leftovers() == before, GONE_LIMIT_S), leftovers()

@@ -96,7 +96,9 @@ def updater():
 
 report = {"inside_step": 0, "owed_line": 0, "torn_line": 0}
 dice = random.Random(5)
-for _ in range(kills):
+done = 0
+while done < kills or (report["inside_step"] < kills // 10 and done < 10 * kills):
+    done += 1
     child, before = updater(), shard.applied_iteration
     while shard.applied_iteration == before:
         feed()

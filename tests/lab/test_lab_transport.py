@@ -85,7 +85,7 @@ for change, sentence in ({change!r}, {sentence!r}), ({{}}, "UDP port 4791 is tak
         raise AssertionError(sentence)
 """
     process = pair.start(0, script)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
 
 
@@ -123,7 +123,7 @@ def test_a_peer_that_lies_or_is_gone_ends_in_a_sentence(
     exchange = Exchange(str(tmp_path), [[5000]], settings=settings).pipes()
     other = pair.start(1, peer + exchange.script(1))
     process = pair.start(0, exchange.script(0))
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     other.kill()
     other.communicate()
     assert process.returncode == 1

@@ -38,7 +38,7 @@ def test_hosts_are_reached_past_the_switch(switch: str) -> None:
                 with in_namespace(cluster.host_namespace(host)):
                     server = socket.create_server((cluster.management_address(host), PORT))
                 with in_namespace(cluster.checkpoint_namespace):
-                    client = socket.create_connection(server.getsockname(), timeout=5)
+                    client = socket.create_connection(server.getsockname(), timeout=60)
                 with server, client:
                     peer, (address, _) = server.accept()
                     with peer:

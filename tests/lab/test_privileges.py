@@ -103,23 +103,23 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
             def kill_and_await_another(which: int) -> None:
                 """Of the two that start captures, then of a capture, which one of these starts."""
                 # One that a capture is just made from has these words as well.
-                wait_until(lambda: len(starters(supervisor)) == 2, 30.0, "there are two")
+                wait_until(lambda: len(starters(supervisor)) == 2, 60.0, "there are two")
                 two, capture = starters(supervisor), run.stage_pids()["capture-0"]
                 os.kill(two.pop(which), 9)
                 wait_until(
-                    lambda: len({*starters(supervisor)} - {*two}) == 1, 30.0, "there are two again"
+                    lambda: len({*starters(supervisor)} - {*two}) == 1, 60.0, "there are two again"
                 )
                 os.kill(capture, 9)
                 wait_until(
                     lambda: run.stage_pids().get("capture-0") not in (None, capture),
-                    30.0,
+                    60.0,
                     "capture is started again",
                 )
                 found["capture again"] = privilege_syscalls.rights_of(run.stage_pids()["capture-0"])
 
             for which in (0, 1):  # the one that answers, the one beside it
                 kill_and_await_another(which)
-            wait_until(lambda: len(starters(supervisor)) == 2, 30.0, "there are two")
+            wait_until(lambda: len(starters(supervisor)) == 2, 60.0, "there are two")
             for number, pid in enumerate(starters(supervisor)):
                 found[f"capture's starter {number}"] = privilege_syscalls.rights_of(pid)
             for number in (signal.SIGSTOP, signal.SIGKILL):

@@ -16,7 +16,7 @@ ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33
 ROCE_PORT = 4791
 QUIET_S = 0.3
-FIRST_S = 5.0
+FIRST_S = 60.0
 BYTES = bytes(range(256))
 BTH_WRITE_ONLY = bytes.fromhex("0a40ffff00000123") + bytes(4)
 

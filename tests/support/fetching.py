@@ -26,7 +26,7 @@ def verb(*words: str) -> Iterator[str]:
         yield json.loads(process.stdout.readline())["url"]
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         process.stdout.close()
 
 

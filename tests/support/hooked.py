@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from support.free import free_port
 
 SCRIPT = """
 import os, sys, time
@@ -74,11 +75,6 @@ dist.destroy_process_group()
 LIMIT_S = 180
 """Seconds: on a busy machine three processes take half a minute each to load torch."""
 TOKEN = b"0123456789abcdef0123"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.staged import Chain, rest
+from support.staged import STAGING_BYTES, Chain, rest
 
 from flowcheck.config import job_from
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -90,6 +90,7 @@ class Both:
                 "optimizer": {"name": "adamw", "learning_rate": 1e-3},
                 "replica": {"keep_bytes": 1 << 22},
                 "ring": {"slots": chain.slots},
+                "staging": {"size_bytes": STAGING_BYTES},
                 "digests": True,
             }
             | settings

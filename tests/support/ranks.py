@@ -94,7 +94,9 @@ def resume(out: Path, *names: str) -> None:
 
 def launch(world: int, out: Path, *arguments: str) -> None:
     """Runs this file as `world` ranks; raises where one of them fails."""
-    port = 20000 + os.getpid() % 20000
+    from support.free import free_port  # a rank runs this file alone
+
+    port = free_port()
     ranks = []
     for rank in range(world):
         environment = os.environ | {

@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowcheck._core import ffi, lib
-from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    ReplicaConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+)
 from flowcheck.messages import Message
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -21,6 +28,8 @@ from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 REST_S, NAP_S = 0.05, 0.0005
+STAGING_BYTES = 1 << 25
+"""Each start of the stage makes all its pages, and each reading is a fork of them."""
 """Longest rest: of a stage whose reading is under way, and of one that has none to wait for."""
 
 
@@ -113,6 +122,7 @@ class Chain:
             source=tuple(SourceConfig(file=f"{n}") for n in range(len(self.parts))),
             optimizer=self.optimizer,
             ring=RingConfig(slots=self.slots),
+            staging=StagingConfig(size_bytes=STAGING_BYTES),
             replica=ReplicaConfig(joins=self.joins),
         )
         service = ExtractService(self.run, config)

@@ -50,7 +50,7 @@ class Prometheus:
     def get(self, path: str, **query: str) -> Any:
         """Data of a successful answer."""
         with urllib.request.urlopen(
-            f"{self.url}/api/v1/{path}?{urlencode(query)}", timeout=10
+            f"{self.url}/api/v1/{path}?{urlencode(query)}", timeout=60
         ) as r:
             told = json.load(r)
         assert told["status"] == "success", told

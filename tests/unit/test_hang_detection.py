@@ -60,7 +60,7 @@ def test_ranks_that_hang_are_ended_and_the_line_each_stood_at_is_said(tmp_path: 
         while not all("up" in log.read_text() for log in stuck.logs):
             assert all(process.poll() is None for process in stuck.processes)
         found = stacks(cast(Trainers, stuck))
-        ended = [process.wait(30) for process in stuck.processes]
+        ended = [process.wait(60) for process in stuck.processes]
     finally:
         for process in stuck.processes:
             process.kill()

@@ -156,7 +156,7 @@ def test_without_its_variable_nothing_is_loaded(monkeypatch: pytest.MonkeyPatch)
 def test_another_server_is_told_from_a_hook() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        server.settimeout(20)
+        server.settimeout(60)
         import threading
 
         def greet() -> None:

@@ -38,7 +38,7 @@ from flowcheck.wire.learn import Reading
 from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 class Slow:

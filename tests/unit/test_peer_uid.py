@@ -27,7 +27,7 @@ def connected(
         server = stack.enter_context(socket.socket(family))
         server.bind((host, 0))
         server.listen()
-        server.settimeout(30)
+        server.settimeout(60)
         client = stack.enter_context(
             subprocess.Popen(
                 ["/bin/bash", "-c", CLIENT, host, str(server.getsockname()[1])],
@@ -57,7 +57,7 @@ def test_another_user_is_told() -> None:
 def test_a_socket_whose_owner_is_gone_is_nobodys() -> None:
     with connected("127.0.0.1", None) as (own, client):
         client.kill()
-        client.wait(30)
-        own.settimeout(30)
+        client.wait(60)
+        own.settimeout(60)
         assert own.recv(1) == b""  # its end arrived
         assert owner_of_peer(own.getpeername()[:2], own.getsockname()[:2]) is None

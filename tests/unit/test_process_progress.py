@@ -39,7 +39,10 @@ def computes(pid: int, seconds: float) -> None:
 
 def test_what_a_process_has_done_is_what_it_computed_and_read(busy: int, tmp_path: Path) -> None:
     computes(busy, 0.1)
-    assert process_progress.process_work(busy)[1] == pytest.approx(cpu_s(busy), abs=0.05)
+    least_s = cpu_s(busy)
+    told_s = process_progress.process_work(busy)[1]
+    # It goes on between the looks, however long this process waits for its turn.
+    assert least_s - 0.05 < told_s < cpu_s(busy) + 0.05
     (tmp_path / "read").write_bytes(bytes(1 << 20))
     script = (
         f"open({str(tmp_path / 'read')!r}, 'rb', 0).read(); print(end='x', flush=True); input()"

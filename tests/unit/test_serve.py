@@ -135,7 +135,7 @@ def test_no_terminal_obeys_what_a_client_asks_for(kept: Path, serving: Serving) 
     server, said = serving(StepCatalog([kept])), list[str]()
     server.say = said.append
     host, port = server.server_address[:2]
-    with socket.create_connection((str(host), int(port)), timeout=10) as client:
+    with socket.create_connection((str(host), int(port)), timeout=60) as client:
         client.sendall(b"GET /\x1b]0;mine\x07 \x9b2J HTTP/1.0\r\n\r\n")
         while client.recv(4096):
             pass
@@ -222,7 +222,7 @@ def test_a_client_that_goes_away_amid_a_file_costs_nobody_else(
 ) -> None:
     server = serving(StepCatalog([kept]), connections=1)
     host, port = server.server_address[:2]
-    connection = http.client.HTTPConnection(str(host), int(port), timeout=10)
+    connection = http.client.HTTPConnection(str(host), int(port), timeout=60)
     headers = {"Authorization": f"Bearer {WORD}"}
     connection.request("GET", "/steps/2/files/optimizer.safetensors", headers=headers)
     assert connection.getresponse().read(10)

@@ -47,7 +47,7 @@ def test_a_step_of_the_memory_is_fetched_while_the_replica_takes_more(tmp_path: 
         manifest = json.loads((later / "manifest.json").read_bytes())
         assert manifest["digest"] == replica.digest
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert checkpoint_status.serve_url(run) is None
     finally:
         process.kill()

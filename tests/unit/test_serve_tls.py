@@ -77,7 +77,7 @@ def test_curl_and_a_restore_get_what_lies_there_and_nothing_goes_in_clear(
         step = flowcheck.load(url, token_file=tmp_path / "word", ca=authority.file)["step"]
         assert folder.name == f"step-{step}"
         with socket.create_connection(_address(url), 10) as plain:
-            plain.settimeout(10)
+            plain.settimeout(60)
             plain.sendall(b"GET /steps HTTP/1.1\r\nHost: x\r\n\r\n")
             with suppress(ConnectionError):
                 assert plain.recv(1 << 12) == b""

@@ -40,7 +40,7 @@ def test_a_step_that_is_not_there_is_a_finding_of_the_server_and_of_the_download
 ) -> None:
     with served(kept) as url:
         with pytest.raises(urllib.error.HTTPError) as answered:
-            urllib.request.urlopen(f"{url}/steps/77", timeout=10)
+            urllib.request.urlopen(f"{url}/steps/77", timeout=60)
         told = json.loads(answered.value.read())
         source = HttpSource(url, None, 10.0)
         found = refusal(source, 77)

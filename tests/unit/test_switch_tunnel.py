@@ -41,7 +41,7 @@ def shell(tmp_path: Path) -> Iterator[Callable[[str], tuple[int, str]]]:
     def run(text: str) -> tuple[int, str]:
         text = text.replace("--timeout=10", "--timeout=1").replace("vsctl ", f"vsctl {database} ")
         done = subprocess.run(
-            ["bash", "-c", text], check=False, capture_output=True, text=True, timeout=20
+            ["bash", "-c", text], check=False, capture_output=True, text=True, timeout=60
         )
         return done.returncode, done.stdout
 

@@ -312,9 +312,7 @@ def test_findings_lie_in_a_manifest_as_objects(tmp_path: Path) -> None:
     assert (found.resume_caveats, found.assumed) == (gaps, (SQUARE_ROOTS(),))
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_files_torn_or_changed_anywhere_never_pass_nor_load(
     data: st.DataObject, written: Path, tmp_path: Path

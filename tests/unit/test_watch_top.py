@@ -194,7 +194,7 @@ def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_i
         until(b"STALE")
         process.send_signal(signal.SIGINT)
         until(b"\x1b[?1049l")
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
