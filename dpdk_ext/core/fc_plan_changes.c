@@ -269,6 +269,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	if (m.number == FC_NUMBER_UNKNOWN)
 		m.number = number;
 	const struct fc_placement_decision d = fc_placement_decide(x, &m);
+	fc_want_step(x, &d);
 	fc_change_begin(x);
 	fc_placement_note(x, &m, &d);
 	if (d.kind == FC_PLACEMENT_SHARD) {

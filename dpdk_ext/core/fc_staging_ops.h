@@ -65,7 +65,7 @@ struct fc_extractor {
 	struct fc_staging *staging;
 	struct fc_shard *shard;               /* NULL until it is set */
 	struct fc_extract_counters *counters; /* staging->header->counters */
-	bool block, stalled;
+	bool block, stalled, lacks_step;
 	uint64_t
 		ring_number; /* of the ring among those of a run; FC_RING_UNKNOWN until it is set */
 	/* The open change: its number, whether it freed a place or block, whether it is at its
@@ -73,6 +73,9 @@ struct fc_extractor {
 	 * Everything else that is free was free before it. */
 	uint64_t change;
 	bool freed, first_slot;
+	/* The last step of which messages lack a generation, and the last one that a span ended
+	 * for. */
+	uint64_t wanted_step, asked_step;
 	struct fc_freed_block *freed_blocks;
 	uint64_t freed_blocks_used;
 	uint64_t *orphan_freed;
@@ -127,6 +130,7 @@ enum fc_slot_result {
 	FC_SLOT_DONE,
 	FC_SLOT_WAITS,        /* the file source must wait; nothing was changed */
 	FC_SLOT_NEEDS_COMMIT, /* commit the change, then repeat the slot */
+	FC_SLOT_NEEDS_STEP,   /* its step's generation can be opened; nothing was changed */
 };
 
 /* fc_staging_blocks.c: computes free blocks and incomplete messages from the records. -EINVAL: they
@@ -244,6 +248,7 @@ struct fc_placement_decision {
 	uint32_t flag;
 	bool deviates; /* differs from the plan: suspends the flow */
 	bool of_step;  /* `step` is valid */
+	bool unopened; /* it would be placed, but its step has no generation yet */
 };
 /* Number of the first message, of a plan with a frontier, that no ring has reported yet. */
 uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan);
@@ -256,6 +261,8 @@ bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t
 bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step);
 struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
 						 const struct fc_message *m);
+/* Notes a step of which a message lacks the generation. */
+void fc_want_step(struct fc_extractor *x, const struct fc_placement_decision *decision);
 /* Records the decision in the plan and the counters. */
 void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
 		       const struct fc_placement_decision *decision);

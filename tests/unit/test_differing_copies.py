@@ -128,6 +128,20 @@ def test_behind_the_step_and_the_next_one(
     assert (late.step, late.called_exact_to) == (STEP, STEP + 1)
 
 
+@pytest.mark.parametrize("steps_behind", [0.5, 1.0, 1.25])
+def test_a_mirror_that_lags_by_a_step_is_compared(
+    port: Port, trainer: Trainer, steps_behind: float
+) -> None:
+    """The memory of a step that was made is taken for another one only once that one begins."""
+    port.begin({2: [5], 3: [0, 7]})
+    port.lag(int(steps_behind * port.step_frames))
+    port.both.drive(frames=16, patient=True)
+    elements = port.elements_of(first_is_sent=True)
+    assert len(elements) == 3
+    assert_exact_but(port, trainer, elements)
+    assert {m.step for m in port.heard(StepDoubtful)} <= {STEP}
+
+
 def test_between_two_looks_of_the_updater(
     port: Port, trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
