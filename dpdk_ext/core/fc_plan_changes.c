@@ -279,6 +279,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		/* The move may be committed half-way, so the message must not look complete. */
 		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
+		fc_other_copies_place(x, record, &d);
 	}
 	if (d.kind != FC_PLACEMENT_STAGED) {
 		redirect(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);

@@ -3,6 +3,7 @@
  * fc_staging_blocks.c      memory for staged messages
  * fc_staged_message.c      packets into staged messages
  * fc_orphan_packets.c      packets whose message is unknown
+ * fc_other_copies.c        copies of staged packets that differ
  * fc_conflicting_copies.c  packets that differ from another one
  * fc_shard_write.c         bytes into the shard
  * fc_placement.c           chooses among these for each message
@@ -79,6 +80,7 @@ struct fc_extractor {
 	struct fc_freed_block *freed_blocks;
 	uint64_t freed_blocks_used;
 	uint64_t *orphan_freed;
+	uint64_t other_freed[FC_OTHER_COPIES]; /* the same for places of other copies */
 	struct fc_orphan_index orphans;
 	struct fc_free_ranges free_ranges; /* of the data region: free under the last commit */
 	struct fc_incomplete_lists incomplete;
@@ -192,6 +194,10 @@ void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
  * there is none; then nothing was changed. */
 bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
 
+/* fc_other_copies.c: keeps a copy of a staged packet that has other bytes; false: no room. */
+bool fc_other_copy_keep(struct fc_extractor *x, uint64_t record,
+			const struct fc_packet_payload *piece);
+void fc_other_copies_free(struct fc_extractor *x, uint64_t position);
 /* fc_orphan_packets.c: keeps a packet whose message is unknown; doubted: its owner is unknown too.
  */
 enum fc_slot_result fc_orphan_keep(struct fc_extractor *x, const struct fc_packet_payload *piece,
@@ -263,6 +269,10 @@ struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
 						 const struct fc_message *m);
 /* Notes a step of which a message lacks the generation. */
 void fc_want_step(struct fc_extractor *x, const struct fc_placement_decision *decision);
+/* fc_other_copies.c: compares those of a staged message with what is in the shard, and lets them
+ * go. */
+void fc_other_copies_place(struct fc_extractor *x, uint64_t record,
+			   const struct fc_placement_decision *decision);
 /* Records the decision in the plan and the counters. */
 void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
 		       const struct fc_placement_decision *decision);

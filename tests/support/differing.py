@@ -91,6 +91,19 @@ class Port:
         sources = [{"file": "0"}, {"file": "1"}]
         self.both = Both(Chain(folder, memory, paths, 256), source=sources, **self._settings)
 
+    def begin_with_both(
+        self, words: Mapping[int, Iterable[int]], *, changed_first: bool = False
+    ) -> None:
+        """One mirror brings these packets twice, and before the job can be learned all of it."""
+        folder, memory = self._place
+        way = list(self.frames)
+        for packet, own in words.items():
+            at = way.index(self.message[packet])
+            other = replace(self.message[packet], frame=changed(self.message[packet], own))
+            way.insert(at if changed_first else at + 1, other)
+        write_pcap(folder / "0.pcap", way)
+        self.both = Both(Chain(folder, memory, [folder / "0.pcap"], 4096), **self._settings)
+
     def lag(self, frames: int) -> None:
         """The second mirror is so many frames behind the first, as long as that one brings any."""
         chain, feed = self.both.chain, self.both.chain.feed

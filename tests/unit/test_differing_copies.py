@@ -79,6 +79,24 @@ def test_before_the_step_is_applied(port: Port, trainer: Trainer, where: str, ri
     assert source[0] == 1 and source[1]
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["wrong-second", "wrong-first"])
+@pytest.mark.parametrize("where", ["word", "two-places", "packet"])
+def test_staged_before_the_job_is_learned(
+    port: Port, trainer: Trainer, where: str, first: bool
+) -> None:
+    """One mirror brings both copies; the whole job is staged when it is read."""
+    whole = {7: [*range(words_of(port.message[7]))]}
+    words = WHERE[where](port) if where in WHERE else whole
+    port.begin_with_both(words, changed_first=first)
+    port.both.drive(frames=port.both.chain.slots, patient=True)
+    elements = port.elements_of(first_is_sent=not first)
+    assert len(elements) == sum(map(len, words.values()))
+    assert all(one["later"] for one in port.reported())
+    assert_exact_but(port, trainer, elements)
+    assert not port.heard(StepDoubtful)
+    assert {one["ring"] for one in port.reported()} == {0}
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("where", WHERE)
 def test_behind_the_step_and_the_next_one(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain as chained
 from pathlib import Path
 
 import msgspec
@@ -275,6 +276,28 @@ def test_where_copies_of_two_mirrors_differ_it_is_tainted_however_late_one_is(
         assert replica.step == JOB.steps and alike(replica, trainer.flat())[exact].all()
     finally:
         both.close()
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_where_copies_of_one_mirror_differ_these_elements_are_tainted(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+    right: int,
+) -> None:
+    """It brings each packet of the weights twice, at its way in and its way out."""
+    trainer = Trainer()
+    life = begun(trainer, tmp_path)
+    of_weights = life.frames_of(stop=life.starts[0])
+    at = [n for n, frame in enumerate(of_weights) if len(frame.frame) > 1000]
+    pairs = [[frame, frame] for frame in of_weights]
+    pairs[at[2]][right] = replace(of_weights[at[2]], frame=changed(of_weights[at[2]], [3, 40]))
+    pairs[at[4]][right] = replace(of_weights[at[4]], frame=changed(of_weights[at[4]], [7]))
+    both = play([*chained(*pairs), *life.frames_of()[len(of_weights) :]], optimizer=ADAMW)
+    both.drive()
+    replica = replica_of(both)
+    exact = apart(replica)
+    assert (~exact).sum() == 3 and tainted_since(replica.tainted) == 0
+    assert replica.step == JOB.steps and alike(replica, trainer.flat())[exact].all()
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])
