@@ -113,6 +113,13 @@ void fc_extractor_number(struct fc_extractor *x, uint64_t ring)
 void fc_extractor_use_shard(struct fc_extractor *x, struct fc_shard *shard)
 {
 	x->shard = shard;
+	x->wanted_step = 0;
+	x->asked_step = 0;
+}
+
+uint64_t fc_extract_wanted_step(const struct fc_extractor *x)
+{
+	return x->wanted_step;
 }
 
 int fc_extract_stalled(const struct fc_extractor *x)
@@ -251,6 +258,7 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 		const enum fc_slot_result end =
 			extract_slot(x, fc_ring_slot(x->ring, first + done));
 		x->stalled = end == FC_SLOT_WAITS;
+		x->lacks_step = end == FC_SLOT_NEEDS_STEP;
 		if (end != FC_SLOT_DONE)
 			break;
 		done++;
@@ -268,7 +276,8 @@ int64_t fc_extract_span(struct fc_extractor *x, uint64_t limit)
 	uint64_t at = start;
 
 	x->stalled = false;
-	while (at < stop && !x->stalled) {
+	x->lacks_step = false;
+	while (at < stop && !x->stalled && !x->lacks_step) {
 		const uint64_t count = stop - at < FC_SPAN_SLOTS ? stop - at : FC_SPAN_SLOTS;
 		at += extract_some(x, at, count);
 	}

@@ -22,10 +22,13 @@ void fc_extractor_number(struct fc_extractor *x, uint64_t ring);
 void fc_extractor_use_shard(struct fc_extractor *x, struct fc_shard *shard);
 
 /* Extracts up to `limit` slots and commits them in spans. Returns the released slots; fewer than
- * available if staging is full and the source can wait. */
+ * available if staging is full and the source can wait, or before the first message of a step that
+ * has no generation yet and could have one. */
 int64_t fc_extract_span(struct fc_extractor *x, uint64_t limit);
 /* 1: the last span stopped because staging was full. */
 int fc_extract_stalled(const struct fc_extractor *x);
+/* The last step of which a message came that has no generation; 0: none did. */
+uint64_t fc_extract_wanted_step(const struct fc_extractor *x);
 /* From now on messages that cannot be staged are dropped and counted. */
 void fc_extract_unblock(struct fc_extractor *x);
 

@@ -125,9 +125,10 @@ static void decide_by_number(const struct fc_extractor *x, const struct fc_flow_
 		return;
 	if (send->kind != FC_SEND_FINAL)
 		d->kind = FC_PLACEMENT_IGNORED;
-	else if (fc_place_generation(x, d->step) < 0)
-		d->kind = is_past(x, d->step) ? FC_PLACEMENT_IGNORED : FC_PLACEMENT_STAGED;
-	else if (fc_is_ll128(send->protocol) && plan->flag_offset == UINT64_MAX)
+	else if (fc_place_generation(x, d->step) < 0) {
+		d->unopened = !is_past(x, d->step);
+		d->kind = d->unopened ? FC_PLACEMENT_STAGED : FC_PLACEMENT_IGNORED;
+	} else if (fc_is_ll128(send->protocol) && plan->flag_offset == UINT64_MAX)
 		d->kind = FC_PLACEMENT_SHARD; /* flags of a packet are compared with each other */
 	else if (send->protocol == FC_PROTOCOL_SIMPLE || flag_known(plan, m, number, &d->flag))
 		d->kind = FC_PLACEMENT_SHARD;
@@ -283,6 +284,38 @@ static enum fc_slot_result without_room(struct fc_extractor *x, const struct fc_
 	return x->block && !x->ring->header->live_source ? FC_SLOT_WAITS : FC_SLOT_DONE;
 }
 
+void fc_want_step(struct fc_extractor *x, const struct fc_placement_decision *decision)
+{
+	if (decision->unopened && decision->step > x->wanted_step)
+		x->wanted_step = decision->step;
+}
+
+/* Whether a generation can be opened for `step` now: it is one of the next, and the memory of one
+ * is free, or of a step that was applied. */
+static bool can_open(const struct fc_extractor *x, uint64_t step)
+{
+	const uint64_t applied = fc_shard_applied(x->shard);
+
+	if (step > applied + FC_GENERATIONS)
+		return false;
+	for (uint32_t i = 0; i < FC_GENERATIONS; i++)
+		if (fc_shard_state(x->shard, i) == FC_GENERATION_EMPTY ||
+		    fc_shard_step(x->shard, i) <= applied)
+			return true;
+	return false;
+}
+
+/* Whether the span ends before a message, so that its step is opened and it need not be staged:
+ * once for each step, as whoever opens it may have to wait. */
+static bool asks_for_step(struct fc_extractor *x, const struct fc_placement_decision *d)
+{
+	fc_want_step(x, d);
+	if (!d->unopened || d->step <= x->asked_step || !can_open(x, d->step))
+		return false;
+	x->asked_step = d->step;
+	return true;
+}
+
 /* Chooses the placement of the message in `mark`; FC_SLOT_DONE: it has one now. */
 static enum fc_slot_result settle(struct fc_extractor *x, const struct fc_mark *mark,
 				  const struct fc_placement *placement)
@@ -296,6 +329,8 @@ static enum fc_slot_result settle(struct fc_extractor *x, const struct fc_mark *
 	}
 	fc_number_in_run(&x->staging->plans[m.flow], &m);
 	struct fc_placement_decision d = fc_placement_decide(x, &m);
+	if (asks_for_step(x, &d))
+		return FC_SLOT_NEEDS_STEP;
 	where = d.send;
 	if (d.kind == FC_PLACEMENT_STAGED) {
 		where = fc_record_allocate(x, &m);

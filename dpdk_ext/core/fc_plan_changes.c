@@ -269,6 +269,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 	if (m.number == FC_NUMBER_UNKNOWN)
 		m.number = number;
 	const struct fc_placement_decision d = fc_placement_decide(x, &m);
+	fc_want_step(x, &d);
 	fc_change_begin(x);
 	fc_placement_note(x, &m, &d);
 	if (d.kind == FC_PLACEMENT_SHARD) {
@@ -278,6 +279,7 @@ int fc_staged_place(struct fc_extractor *x, uint64_t record, uint64_t number)
 		/* The move may be committed half-way, so the message must not look complete. */
 		fc_set(x, &r->completed, 0);
 		move_packets(x, r, &d);
+		fc_other_copies_place(x, record, &d);
 	}
 	if (d.kind != FC_PLACEMENT_STAGED) {
 		redirect(x, &m, d.kind | (uint64_t)d.flag << 32, d.send, d.step);

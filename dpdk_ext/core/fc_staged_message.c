@@ -55,7 +55,7 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pa
 		x->staging->data + r->block_at + r->bitmap_bytes + nth * r->message.pmtu_bytes;
 	x->counters->staged_packets++;
 	if (*word >> (nth % 64) & 1) {
-		if (!fc_compare_copy(x, placement, piece))
+		if (!fc_compare_copy(x, placement, piece) && !fc_other_copy_keep(x, record, piece))
 			fc_stage_conflict(x, record, piece);
 		return;
 	}

@@ -21,8 +21,8 @@ _Static_assert(sizeof(struct fc_flow_plan) == 576 && sizeof(struct fc_send) == 1
 #define DATA_BYTES_MAX (1ull << 44)
 
 struct layout {
-	uint64_t plans, sends, segments, placements, records, orphans, orphan_data, journal, data,
-		end;
+	uint64_t plans, sends, segments, placements, records, orphans, orphan_data, others,
+		other_data, journal, data, end;
 };
 
 static uint64_t after(uint64_t offset, uint64_t count, uint64_t bytes)
@@ -40,7 +40,9 @@ static struct layout layout_for(const struct fc_staging_sizes *s)
 	at.records = after(at.placements, s->messages, sizeof(struct fc_placement));
 	at.orphans = after(at.records, s->records, sizeof(struct fc_staged));
 	at.orphan_data = after(at.orphans, s->orphans, sizeof(struct fc_orphan));
-	at.journal = after(at.orphan_data, s->orphans, FC_ORPHAN_BYTES);
+	at.others = after(at.orphan_data, s->orphans, FC_ORPHAN_BYTES);
+	at.other_data = after(at.others, FC_OTHER_COPIES, sizeof(struct fc_other_copy));
+	at.journal = after(at.other_data, FC_OTHER_COPIES, FC_ORPHAN_BYTES);
 	at.data = after(at.journal, FC_JOURNAL_ENTRIES, sizeof(struct fc_journal_entry));
 	at.end = after(at.data, s->data_bytes, 1);
 	return at;
@@ -71,6 +73,8 @@ static void attach(struct fc_staging *staging)
 	staging->records = (struct fc_staged *)(base + h->records_offset);
 	staging->orphans = (struct fc_orphan *)(base + h->orphans_offset);
 	staging->orphan_data = base + h->orphan_data_offset;
+	staging->others = (struct fc_other_copy *)(base + h->others_offset);
+	staging->other_data = base + h->other_data_offset;
 	staging->journal = (struct fc_journal_entry *)(base + h->journal_offset);
 	staging->data = base + h->data_offset;
 	staging->mask = h->messages - 1;
@@ -96,6 +100,8 @@ static void describe(struct fc_staging_header *h, const struct fc_staging_sizes 
 	h->records_offset = at.records;
 	h->orphans_offset = at.orphans;
 	h->orphan_data_offset = at.orphan_data;
+	h->others_offset = at.others;
+	h->other_data_offset = at.other_data;
 	h->journal_offset = at.journal;
 	h->data_offset = at.data;
 }
@@ -139,7 +145,7 @@ static int check_header(const struct fc_staging_header *h, uint64_t mapped, cons
 		return code;
 	struct fc_staging_header want = { 0 };
 	describe(&want, &sizes);
-	if (memcmp(&want.plans_offset, &h->plans_offset, 9 * sizeof(uint64_t)) ||
+	if (memcmp(&want.plans_offset, &h->plans_offset, 11 * sizeof(uint64_t)) ||
 	    h->flows_max != FC_FLOWS_MAX || h->journal_max != FC_JOURNAL_ENTRIES ||
 	    h->file_bytes != mapped || layout_for(&sizes).end > mapped ||
 	    h->journal_used > h->journal_max)

@@ -21,8 +21,9 @@
 #include "fc_shm.h"
 
 enum {
-	FC_STAGING_VERSION = 5,
+	FC_STAGING_VERSION = 6,
 	FC_ORPHAN_BYTES = 4096, /* payload of a kept packet: the largest path MTU */
+	FC_OTHER_COPIES = 256,  /* kept at once: 1 MiB. A choice; of others only their place is */
 };
 
 enum fc_placement_kind {
@@ -48,8 +49,10 @@ struct fc_staged {
 	uint64_t block_at, block_bytes;
 	uint64_t bitmap_bytes;
 	uint64_t packets_seen;
-	uint64_t completed;                    /* order of completion, from 1; 0: not complete */
-	uint64_t conflict_from, conflict_stop; /* range of wire bytes that includes all conflicts */
+	uint64_t completed; /* order of completion, from 1; 0: not complete */
+	/* Range of wire bytes that includes all conflicts but those of other copies that are kept.
+	 */
+	uint64_t conflict_from, conflict_stop;
 	uint64_t spare[5];
 	struct fc_message message; /* as last read from the parser */
 };
@@ -59,6 +62,13 @@ struct fc_orphan {
 	uint64_t flow, psn, payload_bytes;
 	uint64_t order;   /* order of arrival, from 1 */
 	uint64_t differs; /* 1: another copy had other bytes */
+};
+
+/* A copy of a staged packet that has other bytes than the one that came first. */
+struct fc_other_copy {
+	uint64_t used;     /* commit word */
+	uint64_t position; /* of the message */
+	uint64_t psn, payload_bytes;
 };
 
 struct fc_journal_entry {
@@ -75,8 +85,9 @@ struct fc_staging_header {
 	uint64_t data_bytes;
 	uint64_t file_bytes;
 	uint64_t plans_offset, sends_offset, segments_offset, placements_offset, records_offset,
-		orphans_offset, orphan_data_offset, journal_offset, data_offset;
-	uint64_t pad_identity[13];
+		orphans_offset, orphan_data_offset, others_offset, other_data_offset,
+		journal_offset, data_offset;
+	uint64_t pad_identity[11];
 	uint64_t journal_base; /* ring tail when it was started */
 	uint64_t journal_used; /* number of entries */
 	uint64_t pad_journal[14];
@@ -88,6 +99,7 @@ struct fc_staging_header {
 	uint64_t data_in_use; /* bytes of blocks in use */
 	uint64_t orphans_used, orphans_ever;
 	uint64_t completions;
+	uint64_t others_used;
 	struct fc_extract_counters counters;
 };
 
@@ -101,6 +113,8 @@ struct fc_staging {
 	struct fc_staged *records;
 	struct fc_orphan *orphans;
 	uint8_t *orphan_data;
+	struct fc_other_copy *others;
+	uint8_t *other_data;
 	struct fc_journal_entry *journal;
 	uint8_t *data;
 	uint64_t mask; /* messages - 1 */

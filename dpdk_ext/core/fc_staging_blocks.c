@@ -225,6 +225,7 @@ void fc_record_free(struct fc_extractor *x, uint64_t record)
 	struct fc_staged *r = &x->staging->records[record];
 
 	fc_incomplete_end(x, record);
+	fc_other_copies_free(x, r->message.position);
 	fc_set(x, &r->state, 0);
 	fc_block_free(x, r->block_at, r->block_bytes);
 	fc_set(x, &r->next, h->records_free);

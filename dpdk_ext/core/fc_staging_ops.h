@@ -3,6 +3,7 @@
  * fc_staging_blocks.c      memory for staged messages
  * fc_staged_message.c      packets into staged messages
  * fc_orphan_packets.c      packets whose message is unknown
+ * fc_other_copies.c        copies of staged packets that differ
  * fc_conflicting_copies.c  packets that differ from another one
  * fc_shard_write.c         bytes into the shard
  * fc_placement.c           chooses among these for each message
@@ -65,7 +66,7 @@ struct fc_extractor {
 	struct fc_staging *staging;
 	struct fc_shard *shard;               /* NULL until it is set */
 	struct fc_extract_counters *counters; /* staging->header->counters */
-	bool block, stalled;
+	bool block, stalled, lacks_step;
 	uint64_t
 		ring_number; /* of the ring among those of a run; FC_RING_UNKNOWN until it is set */
 	/* The open change: its number, whether it freed a place or block, whether it is at its
@@ -73,9 +74,13 @@ struct fc_extractor {
 	 * Everything else that is free was free before it. */
 	uint64_t change;
 	bool freed, first_slot;
+	/* The last step of which messages lack a generation, and the last one that a span ended
+	 * for. */
+	uint64_t wanted_step, asked_step;
 	struct fc_freed_block *freed_blocks;
 	uint64_t freed_blocks_used;
 	uint64_t *orphan_freed;
+	uint64_t other_freed[FC_OTHER_COPIES]; /* the same for places of other copies */
 	struct fc_orphan_index orphans;
 	struct fc_free_ranges free_ranges; /* of the data region: free under the last commit */
 	struct fc_incomplete_lists incomplete;
@@ -139,6 +144,7 @@ enum fc_slot_result {
 	FC_SLOT_DONE,
 	FC_SLOT_WAITS,        /* the file source must wait; nothing was changed */
 	FC_SLOT_NEEDS_COMMIT, /* commit the change, then repeat the slot */
+	FC_SLOT_NEEDS_STEP,   /* its step's generation can be opened; nothing was changed */
 };
 
 /* fc_staging_blocks.c: computes free blocks and incomplete messages from the records. -EINVAL: they
@@ -200,6 +206,10 @@ void fc_stage_conflict(struct fc_extractor *x, uint64_t record,
  * there is none; then nothing was changed. */
 bool fc_stage_follow(struct fc_extractor *x, uint64_t record, const struct fc_message *now);
 
+/* fc_other_copies.c: keeps a copy of a staged packet that has other bytes; false: no room. */
+bool fc_other_copy_keep(struct fc_extractor *x, uint64_t record,
+			const struct fc_packet_payload *piece);
+void fc_other_copies_free(struct fc_extractor *x, uint64_t position);
 /* fc_orphan_packets.c: keeps a packet whose message is unknown; doubted: its owner is unknown too.
  */
 enum fc_slot_result fc_orphan_keep(struct fc_extractor *x, const struct fc_packet_payload *piece,
@@ -256,6 +266,7 @@ struct fc_placement_decision {
 	uint32_t flag;
 	bool deviates; /* differs from the plan: suspends the flow */
 	bool of_step;  /* `step` is valid */
+	bool unopened; /* it would be placed, but its step has no generation yet */
 };
 /* Number of the first message, of a plan with a frontier, that no ring has reported yet. */
 uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan);
@@ -268,6 +279,12 @@ bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t
 bool fc_send_in_plan(const struct fc_flow_plan *plan, uint64_t nth, uint64_t *send, uint64_t *step);
 struct fc_placement_decision fc_placement_decide(const struct fc_extractor *x,
 						 const struct fc_message *m);
+/* Notes a step of which a message lacks the generation. */
+void fc_want_step(struct fc_extractor *x, const struct fc_placement_decision *decision);
+/* fc_other_copies.c: compares those of a staged message with what is in the shard, and lets them
+ * go. */
+void fc_other_copies_place(struct fc_extractor *x, uint64_t record,
+			   const struct fc_placement_decision *decision);
 /* Records the decision in the plan and the counters. */
 void fc_placement_note(struct fc_extractor *x, const struct fc_message *m,
 		       const struct fc_placement_decision *decision);

@@ -68,6 +68,9 @@ class Port:
         life = Life(JOB, weights)
         self.gradients = life.generate().gradients
         self.frames = life.frames_of()
+        self.step_frames = len(life.frames_of(stop=life.starts[STEP + 1]))
+        self.step_frames -= len(life.frames_of(stop=life.starts[STEP]))
+        """Of one step, at the port."""
         data = [wire for wire in self.frames if (wire.kind, wire.sender) == ("data", 0)]
         self.message = [wire for wire in data if wire.message == MESSAGE]
         """Packets."""
@@ -87,6 +90,30 @@ class Port:
             write_pcap(path, way)
         sources = [{"file": "0"}, {"file": "1"}]
         self.both = Both(Chain(folder, memory, paths, 256), source=sources, **self._settings)
+
+    def begin_with_both(
+        self, words: Mapping[int, Iterable[int]], *, changed_first: bool = False
+    ) -> None:
+        """One mirror brings these packets twice, and before the job can be learned all of it."""
+        folder, memory = self._place
+        way = list(self.frames)
+        for packet, own in words.items():
+            at = way.index(self.message[packet])
+            other = replace(self.message[packet], frame=changed(self.message[packet], own))
+            way.insert(at if changed_first else at + 1, other)
+        write_pcap(folder / "0.pcap", way)
+        self.both = Both(Chain(folder, memory, [folder / "0.pcap"], 4096), **self._settings)
+
+    def lag(self, frames: int) -> None:
+        """The second mirror is so many frames behind the first, as long as that one brings any."""
+        chain, feed = self.both.chain, self.both.chain.feed
+
+        def behind(limit: int = 0) -> None:
+            (first, *_, source), (second, *_) = chain.parts
+            due = limit if source.ended else first.head + limit - frames - second.head
+            feed(limit, max(0, min(limit, due)))
+
+        chain.feed = behind  # type: ignore[method-assign,assignment]
 
     @property
     def run(self) -> Any:

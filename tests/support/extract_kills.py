@@ -129,6 +129,9 @@ class Scene:
                 (flow, psn, data.tobytes()) for flow, psn, data in staging.orphan_packets()
             )
             found[f"staged {n}"] = sorted(staged(staging))
+            found[f"other copies {n}"] = sorted(
+                (position, psn, data.tobytes()) for position, psn, data in staging.other_copies()
+            )
             plans = staging.plans()[: len(self.flows[n].flows())]
             found[f"plans {n}"] = plans.tobytes()
             found[f"tail {n}"] = ring.tail
@@ -168,6 +171,10 @@ def check_rooms(staging: Staging) -> None:
         assert free <= len(records), "a free list without an end"
     assert free + len(held) == len(records), "a record is lost"
     assert int(h.orphans_used) == len(list(staging.orphan_packets()))
+    others = [staging.handle.others[n] for n in range(lib.FC_OTHER_COPIES)]
+    positions = [int(one.position) for one in others if one.used]
+    assert int(h.others_used) == len(positions)
+    assert set(positions) <= set(map(int, held["message"]["position"]))
 
 
 @contextmanager
@@ -422,6 +429,27 @@ def _copies() -> None:
 
         work = partial(follow, job=job, span=64, learned=learned)
         SCENES[f"differing-copies-{'placed' if learned else 'staged'}"] = Act(made, work, check)
+    # Of a staged message: both copies are kept.
+    again = [job.packets[0], other.packets[1], job.packets[1], other.packets[1]]
+    mixed = [*job.packets[:2], *again, *job.packets[2:], other.packets[-1]]
+
+    def found(own: Scene) -> None:
+        sent = job.truth()[0]
+        generation = own.shard.generation_of(1) or 0
+        assert own.shard.conflict_bytes(generation) == 2 * PMTU_BYTES
+        ranges = differences(own.shard, generation).ranges
+        assert [one.start for one in ranges] == [PMTU_BYTES, job.gradient_bytes - PMTU_BYTES]
+        for one in ranges:
+            assert one.first == sent[one.start : one.stop].tobytes()
+            assert one.later == bytes(PMTU_BYTES)
+        assert not list(own.stagings[0].other_copies())
+
+    def kept(folder: Path) -> AbstractContextManager[Scene]:
+        frames = [packet.frame for packet in mixed]
+        return scene(folder, [frames], gradient_bytes=job.gradient_bytes)
+
+    work = partial(follow, job=job, span=3, learned=False)
+    SCENES["differing-copies-kept"] = Act(kept, work, found)
 
 
 def _over_rings() -> None:

@@ -35,6 +35,7 @@ from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.shared_memory.differing_copies import differences
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.connection_messages import SendKind
 from flowcheck.wire.training_job.flow_plan import FlowPlan
@@ -442,6 +443,56 @@ def _given_up(own: Scene, one: FlowPlan, until: int) -> None:
             place_staged([x], {})
 
 
+def _a_step_late() -> None:
+    """Copies of the first step come within the second one, one of them with other bytes: from the
+    same mirror, or from another, which is behind by so much."""
+    job = traffic(3, MESSAGES[:2])
+    packets = packets_of([s for step in job.steps for s in step], immediate=False)
+    others = [Send(bytes(len(s.data))) for step in job.steps for s in step]
+    other = packets_of(others, immediate=False)[1]
+    each = len(packets) // 3
+    again = [packets[0], other, *packets[2:each]]
+    one = plan(*job.steps[:2])
+    once = [*packets[: each + 2], *again, *packets[each + 2 :]]
+    for name, rings in (("", [once]), ("-over-rings", [packets, [*again, *packets[each:]]])):
+
+        def check(own: Scene) -> None:
+            whole(job)(own)
+            assert list(own.files[:2]) == [1, PMTU_BYTES], own.files
+
+        work = partial(_lagging, one=one, behind=each)
+        # A kill between two rings' spans changes by how much one of them is behind.
+        add(f"a-step-late{name}", rings, job, work, check, alike=len(rings) == 1)
+
+
+def _lagging(own: Scene, one: FlowPlan, behind: int) -> None:
+    """files: the iteration of which copies differ, and how many bytes. behind: slots by which the
+    second ring is behind the first."""
+
+    def tell(generation: int) -> None:
+        own.write_file(0, own.shard.iteration(generation))
+        own.write_file(1, own.shard.conflict_bytes(generation))
+
+    with own.extractors() as xs:
+
+        def wanted() -> Iteration:
+            return max(x.wanted_iteration for x in xs)
+
+        generations = ShardGenerations(own.shard, wanted=wanted, differing=tell)
+        done = 1
+        while done:
+            generations.open_free()
+            for x in xs:
+                install(x, one, frontier=True)
+            settle(own, xs, generations)
+            done = xs[0].extract(3)
+            for x in xs[1:]:
+                over = xs[0].ring.tail == xs[0].ring.head
+                done += x.extract(3 if over else max(0, xs[0].ring.tail - behind - x.ring.tail))
+            generations.report_late_conflicts()
+            done += generations.open_free()
+
+
 _numbered_in_a_run()
 _owners()
 _queue_pairs()
@@ -451,6 +502,7 @@ _lost()
 _handed_over()
 _others()
 _behind_partial()
+_a_step_late()
 
 
 def main() -> None:

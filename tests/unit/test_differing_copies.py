@@ -106,6 +106,24 @@ def test_a_damaged_mirror_that_lags_writes_no_file_at_each_look(
     assert_exact_but(port, trainer, elements)
 
 
+@pytest.mark.parametrize("first", [False, True], ids=["wrong-second", "wrong-first"])
+@pytest.mark.parametrize("where", ["word", "two-places", "packet"])
+def test_staged_before_the_job_is_learned(
+    port: Port, trainer: Trainer, where: str, first: bool
+) -> None:
+    """One mirror brings both copies; the whole job is staged when it is read."""
+    whole = {7: [*range(words_of(port.message[7]))]}
+    words = WHERE[where](port) if where in WHERE else whole
+    port.begin_with_both(words, changed_first=first)
+    port.both.drive(frames=port.both.chain.slots, patient=True)
+    elements = port.elements_of(first_is_sent=not first)
+    assert len(elements) == sum(map(len, words.values()))
+    assert all(one["later"] for one in port.reported())
+    assert_exact_but(port, trainer, elements)
+    assert not port.heard(StepDoubtful)
+    assert {one["ring"] for one in port.reported()} == {0}
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("where", WHERE)
 def test_behind_the_step_and_the_next_one(
@@ -153,6 +171,20 @@ def test_behind_the_step_and_the_next_one(
     assert not any(found.code.startswith("loss") for found in assumptions_of(port.run))
     [late] = differing_steps(port.run)
     assert (late.step, late.called_exact_to) == (STEP, STEP + 1)
+
+
+@pytest.mark.parametrize("steps_behind", [0.5, 1.0, 1.25])
+def test_a_mirror_that_lags_by_a_step_is_compared(
+    port: Port, trainer: Trainer, steps_behind: float
+) -> None:
+    """The memory of a step that was made is taken for another one only once that one begins."""
+    port.begin({2: [5], 3: [0, 7]})
+    port.lag(int(steps_behind * port.step_frames))
+    port.both.drive(frames=16, patient=True)
+    elements = port.elements_of(first_is_sent=True)
+    assert len(elements) == 3
+    assert_exact_but(port, trainer, elements)
+    assert {m.step for m in port.heard(StepDoubtful)} <= {STEP}
 
 
 def test_between_two_looks_of_the_updater(

@@ -20,6 +20,7 @@ from support.extraction import (
 
 from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED
 from flowcheck.plane.extraction.staged_snapshot import staged_snapshot_of
+from flowcheck.plane.shared_memory.differing_copies import differences
 from flowcheck.wire.training_job.connection_messages import SendKind
 
 SIZE = 4096
@@ -110,12 +111,17 @@ def test_copies_that_differed_while_staged_keep_their_step_from_being_whole(shm:
         run.run(packets_of(good))
         run.run(packets_of(bad))
         [staged] = staged_snapshot_of(run.extractor).messages()
-        assert staged.conflicts == ((PMTU_BYTES, 2 * PMTU_BYTES),)
+        at = PMTU_BYTES + 5
+        assert staged.conflicts == ((at, at + 1),)
         run.shard.begin(0, 1)
         run.extractor.install_plan(plan_of(good))
         assert run.extractor.assign_staged() == 1
         assert run.shard.gradient(0).tobytes() == good[0].data
-        assert run.shard.conflict_bytes(0) == PMTU_BYTES
+        element = slice(PMTU_BYTES + 4, PMTU_BYTES + 8)
+        [found] = differences(run.shard, 0).ranges
+        assert (found.start, found.stop) == (element.start, element.stop)
+        assert (found.first, found.later) == (good[0].data[element], bad[0].data[element])
+        assert run.shard.conflict_bytes(0) == 4
         assert not run.shard.finish(0)
         run.shard.begin(0, 2)
         assert run.shard.conflict_bytes(0) == 0

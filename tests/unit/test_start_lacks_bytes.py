@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain as chained
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-from support.differing import changed
+from support.differing import MASK, changed
 from support.incarnations import JOB, Life, floats
 from support.lives import Both
 from support.staged import Chain
@@ -26,6 +27,7 @@ from flowcheck.findings.catalog.trainer_hook import HOOK_OTHER_JOB
 from flowcheck.hook.protocol import Answer, AnsweredParameter, Request
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.messages import CopiesDiffer
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.param_layout import Layout
@@ -311,6 +313,7 @@ def test_where_copies_of_two_mirrors_differ_it_is_tainted_however_late_one_is(
 ) -> None:
     """The first mirror has brought the whole job when the second one begins."""
     trainer = Trainer()
+    began = trainer.flat()
     life = begun(trainer, tmp_path)
     frames = life.frames_of()
     of_weights = range(len(life.frames_of(stop=life.starts[0])))
@@ -333,8 +336,54 @@ def test_where_copies_of_two_mirrors_differ_it_is_tainted_however_late_one_is(
         exact = apart(replica)
         assert (~exact).sum() == 3 and tainted_since(replica.tainted) == 0
         assert replica.step == JOB.steps and alike(replica, trainer.flat())[exact].all()
+        assert_both_told(both, began, exact)
     finally:
         both.close()
+
+
+def assert_both_told(both: Both, began: np.ndarray, exact: np.ndarray) -> None:
+    """Of all elements that are not exact the file has what was sent and what `changed` makes of
+    it."""
+    report = json.loads(both.chain.run.differing_copies(0).read_bytes())
+    assert report["step"] == 0 and report["all_placed"]
+    found = []
+    for one in report["elements"]:
+        own = slice(one["start_byte"], one["stop_byte"])
+        sent = began.tobytes()[own]
+        values = {bytes.fromhex(one["first"]), bytes.fromhex(one["later"])} - {sent}
+        [other] = values
+        assert (np.frombuffer(sent, "<u4") ^ np.frombuffer(other, "<u4") == MASK).all()
+        found += range(own.start // 4, own.stop // 4)
+        sizes = np.cumsum([0, *(np.prod(shape) for shape in JOB.shapes)])
+        number = int(one["parameter"].removeprefix("param."))
+        assert one["start"] == own.start // 4 - sizes[number]
+    assert sorted(found) == np.flatnonzero(~exact).tolist()
+    [told] = [m for m in both.chain.heard.of(CopiesDiffer) if m.step == 0]
+    assert told.conflict_bytes == 4 * len(found)
+
+
+@pytest.mark.parametrize("right", [0, 1])
+def test_where_copies_of_one_mirror_differ_these_elements_are_tainted(
+    play: Callable[..., Both],  # noqa: F811
+    tmp_path: Path,
+    right: int,
+) -> None:
+    """It brings each packet of the weights twice, at its way in and its way out."""
+    trainer = Trainer()
+    began = trainer.flat()
+    life = begun(trainer, tmp_path)
+    of_weights = life.frames_of(stop=life.starts[0])
+    at = [n for n, frame in enumerate(of_weights) if len(frame.frame) > 1000]
+    pairs = [[frame, frame] for frame in of_weights]
+    pairs[at[2]][right] = replace(of_weights[at[2]], frame=changed(of_weights[at[2]], [3, 40]))
+    pairs[at[4]][right] = replace(of_weights[at[4]], frame=changed(of_weights[at[4]], [7]))
+    both = play([*chained(*pairs), *life.frames_of()[len(of_weights) :]], optimizer=ADAMW)
+    both.drive()
+    replica = replica_of(both)
+    exact = apart(replica)
+    assert (~exact).sum() == 3 and tainted_since(replica.tainted) == 0
+    assert replica.step == JOB.steps and alike(replica, trainer.flat())[exact].all()
+    assert_both_told(both, began, exact)
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["silent", "ended"])

@@ -26,6 +26,7 @@ from flowcheck.plane.shared_memory.flow_table import FlowTable, flow_key
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN, Staging
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
@@ -97,6 +98,11 @@ class Extractor(Closeable):
     def stalled(self) -> bool:
         """The last call stopped because staging was full and the source can wait."""
         return bool(lib.fc_extract_stalled(self.handle))
+
+    @property
+    def wanted_iteration(self) -> Iteration:
+        """The last one of which a message came before it had a generation; 0: none did."""
+        return Iteration(lib.fc_extract_wanted_step(self.handle))
 
     def unblock(self) -> None:
         """From now on what cannot be staged is dropped and counted."""

@@ -10,8 +10,14 @@ from numpy.typing import NDArray
 
 from flowcheck._core import lib
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
-from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage, Range
+from flowcheck.plane.shared_memory.merged_ranges import merged_spans
+from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN, Staging
+from flowcheck.wire.traffic.observed_messages import (
+    FlowKey,
+    ObservedMessage,
+    OtherBytes,
+    Range,
+)
 
 PART_COLUMNS = ("flow", "first_psn", "packets", "number", "va", "rkey", "immediate", "length_bytes",
                 "line_flag", "flags", "first_ns", "position")  # fmt: skip
@@ -51,6 +57,9 @@ class StagedSnapshot:
     """[messages ever staged] the records as they are now."""
     rows: NDArray[np.intp] = field(repr=False)
     """[messages] where each lies in `live`."""
+    differing: dict[int, tuple[OtherBytes, ...]] = field(default_factory=dict, repr=False)
+    """{position of a message: where another copy has other bytes than its payload}, of copies that
+    are kept."""
     only: frozenset[int] | None = None
     """Indices of the flows whose messages and packets it has; None: of all."""
 
@@ -73,6 +82,9 @@ class StagedSnapshot:
         for index, (start, conflict, *told) in enumerate(rows):
             flow, psn, packets, number, va, rkey, word, size, flag, flags, first_ns, order = told
             payload, missing = self.data[start : start + size], NOTHING_MISSING
+            others = self.differing.get(order, ())
+            conflicts = [(at, at + len(other)) for at, other in others]
+            conflicts += [conflict] if conflict[0] < conflict[1] else []
             if index in self.partial:
                 payload, missing = self._partial(index, payload)
             out.append(
@@ -90,7 +102,8 @@ class StagedSnapshot:
                     line_flag=flag if flags & line_flag else None,
                     payload=payload,
                     missing=missing,
-                    conflicts=(conflict,) if conflict[0] < conflict[1] else (),
+                    conflicts=merged_spans(conflicts),
+                    others=others,
                     first_ns=first_ns,
                     order=order,
                 )
@@ -118,6 +131,27 @@ class StagedSnapshot:
         for start, stop in missing:
             out[start:stop] = 0
         return out, missing
+
+
+def _differing(staging: Staging, records: NDArray[np.void]) -> dict[int, tuple[OtherBytes, ...]]:
+    """As of StagedSnapshot. records: of the messages."""
+    rows = {int(m["position"]): row for row, m in enumerate(records["message"])}
+    found: dict[int, tuple[OtherBytes, ...]] = {}
+    for position, psn, other in staging.other_copies():
+        if (row := rows.get(position)) is None:
+            continue
+        record = records[row]
+        message = record["message"]
+        start = (psn - int(message["first_psn"])) * int(message["pmtu_bytes"])
+        at = int(record["block_at"] + record["bitmap_bytes"]) + start
+        stop = start + len(other)
+        if not 0 <= start < stop <= int(message["length_bytes"]):
+            continue
+        unlike = staging.region()[at : at + len(other)] != other
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], unlike, [False]])))
+        own = [(start + a, other[a:b].tobytes()) for a, b in edges.reshape(-1, 2).tolist()]
+        found[position] = (*found.get(position, ()), *own)
+    return found
 
 
 def staged_snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) -> StagedSnapshot:
@@ -155,5 +189,6 @@ def staged_snapshot_of(extractor: Extractor, only: Iterable[int] | None = None) 
         data=data,
         live=staging.records(),
         rows=records,
+        differing=_differing(staging, copied) if staging.has_other_copies else {},
         only=chosen,
     )

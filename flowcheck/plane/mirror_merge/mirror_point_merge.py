@@ -16,6 +16,10 @@ from flowcheck.plane.mirror_merge.missing_write_starts import with_recovered_sta
 from flowcheck.plane.shared_memory.flow_table import psn_missing, psn_missing_at_end
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
+OTHER_BYTES_MAX = 1 << 16
+"""Bytes: of a message of which more differ the other copy's are not kept. A choice that bounds what
+a mirror takes that damages everything."""
+
 
 @dataclass(slots=True)
 class _Packets:
@@ -102,6 +106,11 @@ def merge_message(one: ObservedMessage, other: ObservedMessage) -> tuple[Observe
     here, there = _present(kept), _present(extra)
     different = here & there & (kept.payload != extra.payload)
     differ = int(np.count_nonzero(different))
+    others = [
+        (start, extra.payload[start:stop].tobytes())
+        for start, stop in _ranges(~different)
+        if differ <= OTHER_BYTES_MAX
+    ]
     for start, stop in (*kept.conflicts, *extra.conflicts):
         different[start:stop] = True
     payload = kept.payload
@@ -113,6 +122,7 @@ def merge_message(one: ObservedMessage, other: ObservedMessage) -> tuple[Observe
             payload=payload,
             missing=_ranges(here | there),
             conflicts=_ranges(~different),
+            others=(*kept.others, *extra.others, *others),
             number=extra.number if kept.number is None else kept.number,
             psn_counted=kept.psn_counted or extra.psn_counted,
             immediate=extra.immediate if kept.immediate is None else kept.immediate,

@@ -95,6 +95,7 @@ def _from_start(
         payload=message.payload[behind:],
         missing=_moved(message.missing, behind),
         conflicts=_moved(message.conflicts, behind),
+        others=(),
     )
 
 

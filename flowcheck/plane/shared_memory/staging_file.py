@@ -136,6 +136,20 @@ class Staging(Closeable):
         return bool(self.handle.orphans[place].differs)
 
     @property
+    def has_other_copies(self) -> bool:
+        return bool(self.handle.header.others_used)
+
+    def other_copies(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+        """(position of the message, unwrapped PSN, payload) of every copy of a staged packet that
+        has other bytes than the first one."""
+        for index in range(lib.FC_OTHER_COPIES if self.has_other_copies else 0):
+            entry = self.handle.others[index]
+            if entry.used:
+                at = self.handle.other_data + index * lib.FC_ORPHAN_BYTES
+                payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
+                yield int(entry.position), int(entry.psn), payload
+
+    @property
     def orphan_room(self) -> int:
         """Packets without a message that still find room."""
         return int(self.handle.header.orphans_max) - self.orphan_count

@@ -116,6 +116,7 @@ class ActiveJob:
             alone=self._alone,
             apart_bytes=self._used.gradient_bytes,
             differing=self._tell_differing,
+            wanted=lambda: max(x.wanted_iteration for x in extractors),
         )
         self.generations.open_free()
         base = incarnation_of(run).iterations
@@ -159,8 +160,9 @@ class ActiveJob:
             if succession.successor_proved:
                 return done
         looks = looks or self._more_staged
-        if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
-            done += self.assign_staged(bytes_to_place(self._extractors))
+        opened = generations.open_free()
+        if opened or idle or held_packets_crowded(self._extractors) or looks:
+            done += opened + self.assign_staged(bytes_to_place(self._extractors))
         self._hand_on()
         short = generations.incomplete_iteration()
         if short is None or self.lost or done:
@@ -180,7 +182,8 @@ class ActiveJob:
         if stalled_extractors(self._extractors) and any(self.planned.late_flows):
             succession.drop_later_flows(self.planned)
             return self.assign_staged()
-        if stalled_extractors(self._extractors) and not generations.waiting:
+        held_up = generations.waiting or generations.late_undecided
+        if stalled_extractors(self._extractors) and not held_up:
             return self.abandon_step(short, STAGING_FULL())
         # A whole step before it frees a generation first: then what waits is read again.
         if (
@@ -400,6 +403,8 @@ class ActiveJob:
         complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
         self.generations.report_late_conflicts(last=True)
+        if self.generations.open_free(ended=True):
+            return 1 + self.assign_staged(), None
         short = self.generations.incomplete_iteration()
         if short is None or self.generations.conflict_undecided:
             return 0, None

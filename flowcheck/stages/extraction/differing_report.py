@@ -48,7 +48,8 @@ class DifferingElements(msgspec.Struct, frozen=True, kw_only=True):
 
     start_byte: int
     stop_byte: int
-    """Of the flat gradient, registration order."""
+    """Of the flat gradient, registration order; of step 0 of the initial weights, each parameter in
+    index order."""
     parameter: str | None
     """The first one that the range touches."""
     start: int = 0
@@ -97,8 +98,7 @@ class DifferingReporter:
         self._run, self._job, self._extractors = run, job, extractors
         reduced = job.reduced
         self._stops = np.cumsum([p.nbytes for p in reduced])
-        named = names if names is not None and len(names) == len(job.parameters) else ()
-        self._names = [named[n] if n < len(named) else f"param.{n}" for n in range(len(reduced))]
+        self._names = parameter_names(job, names, len(reduced))
         self._told: dict[int, tuple[int, int, float]] = {}
         """{generation: its opening, how many bytes differed, and when that was told}"""
 
@@ -114,35 +114,23 @@ class DifferingReporter:
         )
         if not count or not over:
             return None
-        told, now_s = self._told.get(generation), time.monotonic()
-        if told is not None and told[0] == opening:
-            soon = now_s - told[2] < REPORT_EVERY_S and count < 2 * told[1]
-            if count == told[1] or (soon and not last):
+        before, now_s = self._told.get(generation), time.monotonic()
+        if before is not None and before[0] == opening:
+            soon = now_s - before[2] < REPORT_EVERY_S and count < 2 * before[1]
+            if count == before[1] or (soon and not last):
                 return None
         self._told[generation] = opening, count, now_s
         found = differences(shard, generation)
-        report = self._report(found, step, shard.iteration(generation))
-        path = self._written(report)
-        why = COPIES_DIFFER(count)
-        if report.elements:
-            first = report.elements[0]
-            why = BYTES_DIFFER(
-                bytes=count,
-                parameter=first.parameter,
-                start=first.start,
-                stop=first.stop,
-                kept=report.both_kept,
-                ranges=report.ranges,
-                file=path or "no file: it could not be written",
-            )
-        return CopiesDiffer(step=step, conflict_bytes=count, path=path, why=why)
+        return told(self._run, self._report(found, step, shard.iteration(generation), count))
 
-    def _report(self, found: Differences, step: Step, iteration: Iteration) -> DifferingReport:
+    def _report(
+        self, found: Differences, step: Step, iteration: Iteration, count: int
+    ) -> DifferingReport:
         elements = tuple(self._elements(one) for one in found.ranges[:RANGES_MAX])
         return DifferingReport(
             step=step,
             iteration=iteration,
-            conflict_bytes=found.conflict_bytes,
+            conflict_bytes=count,
             ranges=len(found.ranges),
             both_kept=sum(bool(one.later) for one in elements),
             all_placed=found.placed,
@@ -157,7 +145,7 @@ class DifferingReporter:
             base, size = int(self._stops[number]) - parameter.nbytes, parameter.element_bytes
             last = min(one.stop - base, parameter.nbytes)
             own = {"start": (one.start - base) // size, "stop": -(-last // size)}
-            own["bucket"] = self._bucket_of(number)
+            own["bucket"] = bucket_of(self._job, number)
         return DifferingElements(
             start_byte=one.start,
             stop_byte=one.stop,
@@ -170,10 +158,6 @@ class DifferingReporter:
             **own,  # type: ignore[arg-type]
         )
 
-    def _bucket_of(self, parameter: int) -> int | None:
-        buckets = enumerate(self._job.buckets)
-        return next((number for number, bucket in buckets if parameter in bucket), None)
-
     def _flow(self, one: DifferingRange) -> str | None:
         if one.ring is None or one.flow is None or one.ring >= len(self._extractors):
             return None
@@ -183,17 +167,49 @@ class DifferingReporter:
         key = keys[one.flow]
         return f"{key.source} to {key.destination}, QP {key.dest_qp}"
 
-    def _written(self, report: DifferingReport) -> str:
-        """The file's path; "": it could not be written. Those of older steps make room."""
-        path = self._run.differing_copies(report.step)
-        try:
-            write_atomically(path, msgspec.json.encode(report), durable=False)
-        except OSError:
-            return ""
-        for old in sorted(path.parent.glob("differing-*.json"), key=_step_of)[:-FILES_KEPT]:
-            with suppress(OSError):
-                old.unlink()
-        return str(path)
+
+def parameter_names(job: LearnedJob, names: Sequence[str] | None, count: int) -> list[str]:
+    """[count] `names`, where they are those of the job's parameters, else numbers."""
+    named = names if names is not None and len(names) == len(job.parameters) else ()
+    return [named[n] if n < len(named) else f"param.{n}" for n in range(count)]
+
+
+def bucket_of(job: LearnedJob, parameter: int) -> int | None:
+    """Number of DDP's bucket that holds it; None: none does."""
+    buckets = enumerate(job.buckets)
+    return next((number for number, bucket in buckets if parameter in bucket), None)
+
+
+def written(run: RunDir, report: DifferingReport) -> str:
+    """The file's path; "": it could not be written. Those of older steps make room."""
+    path = run.differing_copies(report.step)
+    try:
+        write_atomically(path, msgspec.json.encode(report), durable=False)
+    except OSError:
+        return ""
+    for old in sorted(path.parent.glob("differing-*.json"), key=_step_of)[:-FILES_KEPT]:
+        with suppress(OSError):
+            old.unlink()
+    return str(path)
+
+
+def told(run: RunDir, report: DifferingReport) -> CopiesDiffer:
+    """Writes the file and returns what is to be told."""
+    path = written(run, report)
+    why = COPIES_DIFFER(report.conflict_bytes)
+    if report.elements:
+        first = report.elements[0]
+        why = BYTES_DIFFER(
+            bytes=report.conflict_bytes,
+            parameter=first.parameter,
+            start=first.start,
+            stop=first.stop,
+            kept=report.both_kept,
+            ranges=report.ranges,
+            file=path or "no file: it could not be written",
+        )
+    count = report.conflict_bytes
+    return CopiesDiffer(step=report.step, conflict_bytes=count, path=path, why=why)
 
 
 def _step_of(path: Path) -> int:

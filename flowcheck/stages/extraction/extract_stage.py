@@ -6,6 +6,7 @@ one of the states in job_state/lifecycle_state_machines.py, which `work` looks u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +30,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.extraction.active_job import ActiveJob
+from flowcheck.stages.extraction.differing_weights import tell_differing_weights
 from flowcheck.stages.extraction.job_restart import (
     JobRestart,
     promote_successor,
@@ -141,10 +143,14 @@ class ExtractService:
             joins=joins,
             bridges=joins and not self._config.together,
             several=self._config.several,
-            names=self._config.model.names if names_fit(job, self._config) else None,
+            names=self._names(job),
         )
         store_learned_job(self._config, job)
         self._links.report(JobLearned(path=str(self._run.learned_job)))
+
+    def _names(self, job: LearnedJob) -> Sequence[str] | None:
+        """Of its parameters; None: they are not known."""
+        return self._config.model.names if names_fit(job, self._config) else None
 
     def work(self) -> int:
         rings = len(self._extractors)
@@ -200,6 +206,12 @@ class ExtractService:
                 self._note(FURTHER_JOBS(further=proof.other_jobs, jobs=proof.other_jobs + 1))
             if self._config.several:
                 self._claims.claim_flows(self._extractors, proof.names, proof.flows)
+            # Before the job is on file: a stage that is killed reads it again.
+            differing = tell_differing_weights(
+                self._run, proof.job, proof.weights_differing, self._names(proof.job)
+            )
+            if differing is not None:
+                self._links.report(differing)
             proof.write_as_followed_job(
                 self._run, CrossRingReassembly(self._run.learned_folder / "numbers")
             )

@@ -1,4 +1,8 @@
-"""Which iteration each generation of the shard is for: two are open ahead of the replica."""
+"""Which iteration each generation of the shard is for.
+
+The iteration after the replica's has one at once, the next one when its first message comes: until
+then an applied one stays, and copies of it that come late are compared.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,7 @@ class ShardGenerations:
         alone: bool = False,
         apart_bytes: int | None = None,
         differing: Callable[[int, bool], None] = lambda generation, last: None,
+        wanted: Callable[[], Iteration] | None = None,
     ) -> None:
         """problem: why the bytes of an iteration must not be applied; None: they may. doubtful:
         called for each iteration that was applied before differing copies of it arrived, with how
@@ -65,7 +70,9 @@ class ShardGenerations:
         by itself, the generation waits for its word. taints, alone: as ActiveJob has them; what
         else comes of PARTIAL iterations is passed and not applied. apart_bytes: as ShardSource has
         them. differing: called at each look at a generation of which copies differ, with whether
-        it is the last one, as it will be opened again, or nothing more comes."""
+        it is the last one, as it will be opened again, or nothing more comes. wanted: the
+        last iteration of which messages came; None: every iteration that may have a generation has
+        one as soon as it can."""
         self.shard = shard
         self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
@@ -80,13 +87,17 @@ class ShardGenerations:
         self._apart_bytes = shard.gradient_bytes if apart_bytes is None else apart_bytes
         self._taints = taints and not alone
         self._told_doubtful: set[tuple[int, int]] = set()
+        self._wanted = wanted
 
-    def open_free(self) -> bool:
-        """Opens generations for the steps after the replica's. Returns whether there were any to
-        open."""
+    def open_free(self, *, ended: bool = False) -> bool:
+        """Opens generations for the steps after the replica's, where they are needed. ended: no
+        more copies come for which an earlier step should stay. Returns whether any was opened."""
         applied = self.shard.applied_iteration
+        last = Iteration(applied + GENERATIONS)
+        if self._wanted is not None and not ended:
+            last = min(last, max(Iteration(applied + 1), self._wanted()))
         opened = False
-        for iteration in map(Iteration, range(applied + 1, applied + 1 + GENERATIONS)):
+        for iteration in map(Iteration, range(applied + 1, last + 1)):
             free = self._free(applied)
             if self.shard.generation_of(iteration) is None and free is not None:
                 self._look_back(free, applied, last=True)
@@ -97,11 +108,18 @@ class ShardGenerations:
         return opened
 
     def _free(self, applied: Iteration) -> int | None:
+        """That of the earliest applied iteration, if none is empty."""
+        found: list[tuple[int, int]] = []
         for generation in range(GENERATIONS):
-            state = self.shard.generation_state(generation)
-            if state == GenerationState.EMPTY or self.shard.iteration(generation) <= applied:
-                return generation
-        return None
+            state, iteration = (
+                self.shard.generation_state(generation),
+                self.shard.iteration(generation),
+            )
+            if state == GenerationState.EMPTY:
+                found.append((0, generation))
+            elif iteration <= applied:
+                found.append((iteration, generation))
+        return min(found)[1] if found else None
 
     def report_late_conflicts(self, *, last: bool = False) -> None:
         """Reports copies that differ, and the steps of which such arrived after they were

@@ -269,6 +269,7 @@ class JobLearner:
             flows=found.flows,
             other_jobs=found.other_jobs,
             auxiliary_weights=found.auxiliary_weights,
+            weights_differing=found.weights_differing,
         )
 
     def forget(self) -> None:

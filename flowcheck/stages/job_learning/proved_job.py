@@ -17,6 +17,7 @@ from flowcheck.plane.shared_memory.shard_size import ShardSize
 from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.learn.reading import DifferingBytes
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Role, encode_job
 
@@ -38,6 +39,8 @@ class ProvedJob:
     auxiliary_weights: NDArray[np.uint8] | None = None
     """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
     are none, or it is not stated."""
+    weights_differing: tuple[DifferingBytes, ...] = ()
+    """Of the initial weights that are missing both copies, where two were seen."""
 
     def write_to_folder(self, folder: Path) -> None:
         """Into a folder that is no job's yet."""

@@ -30,7 +30,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
-from flowcheck.wire.learn.reading import Awaited, Deferred, Weights
+from flowcheck.wire.learn.reading import Awaited, Deferred, DifferingBytes, Weights
 from flowcheck.wire.learn.trainer.grammar import BUCKET
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
@@ -67,6 +67,8 @@ class ReadingOutcome:
     job, as soon as all of them was seen."""
     deferred: Deferred | None = field(default=None, repr=False)
     """Puts these together; it does not leave the process of the reading."""
+    weights_differing: tuple[DifferingBytes, ...] = field(default=(), repr=False)
+    """As of `Weights`."""
     gradients_from_ns: int = 0
     """When the first gradients were sent, behind all of the weights; 0: not told."""
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
@@ -198,6 +200,7 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
         job=msgspec.structs.replace(reading.job, weights_missing=weights.missing),
         weights=weights.data if source is None else None,
         weights_source=source,
+        weights_differing=weights.differing,
         gradients_from_ns=_gradients_from_ns(reading),
         deferred=deferred,
         shard=shard_size_of(reading.job),

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,20 @@ class RingSeen:
     rules: tuple[NcclEra, ...]
     """Eras of NCCL that cut it so."""
     links: tuple[LinkSeen, ...]
+
+
+class DifferingBytes(NamedTuple):
+    """Some bytes of a result of which two copies of one message differ, with those beside them that
+    make whole elements."""
+
+    start: int
+    first: bytes
+    later: bytes
+
+    def within(self, at: int, size: int) -> DifferingBytes:
+        """The same of a result that begins at `at` of a larger one of `size` bytes."""
+        left = max(0, size - at - self.start)
+        return DifferingBytes(self.start + at, self.first[:left], self.later[:left])
 
 
 Put = Callable[[int, NDArray[np.uint8]], None]
@@ -166,6 +181,8 @@ class Collective:
     torn: int = 0
     """Bytes of one message that mirror points or repeats gave differently: they are missing, and
     speak of no other reading."""
+    differing: tuple[DifferingBytes, ...] = field(default=(), repr=False)
+    """Of `torn` bytes both copies, where they were kept."""
     doubtful: bool = False
     """Sends may belong together otherwise: never complete, whatever the coverage."""
     ring: RingSeen | None = None
@@ -223,6 +240,8 @@ class Weights:
     """As of `Collective`."""
     element_bytes: int = 0
     """Of the parameters' smallest elements, where all of them are in `result`; 0: not told."""
+    differing: tuple[DifferingBytes, ...] = field(default=(), repr=False)
+    """Of what is missing both copies, where two were seen that differ and were kept."""
     only_lacks: bool = False
     """They are not complete for `missing` alone: all that was seen of them is certain."""
 

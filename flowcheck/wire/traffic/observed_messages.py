@@ -52,6 +52,10 @@ class ObservedFlow:
     """Those of `psn_missing` that lie behind the last packet seen."""
 
 
+OtherBytes = tuple[int, bytes]
+"""(where they begin, what another copy has there)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedMessage:
     """One RDMA write message, merged over every mirror point, complete or not."""
@@ -80,6 +84,8 @@ class ObservedMessage:
     """Ranges of `payload` never seen, ascending."""
     conflicts: tuple[Range, ...] = ()
     """Ranges of `payload` in which two copies differ: nobody knows which one is right."""
+    others: tuple[OtherBytes, ...] = field(default=(), repr=False)
+    """What another copy has in some of `conflicts`."""
     linear_ll128: bool = False
     """If it is LL128, its lines hold data one behind the other, as before NCCL 2.10."""
     first_ns: int

@@ -281,7 +281,7 @@ class Rig:
         parser = Parser(ring, flows)
         shard = GradientShard.open(folder / "shard")
         extractor = Extractor(ring, flows, Staging.open(folder / "staging"), shard)
-        generations = ShardGenerations(self.shard)
+        generations = ShardGenerations(self.shard, wanted=lambda: extractor.wanted_iteration)
         behind = int(own.planned_at * len(self.job.frames))
         done = 1
         while done:

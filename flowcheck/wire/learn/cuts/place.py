@@ -23,8 +23,16 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.line_flags import flag_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.learn.reading import Placement, Put
+from flowcheck.wire.learn.reading import DifferingBytes, Placement, Put
 from flowcheck.wire.traffic.observed_messages import Range
+
+ELEMENT_BYTES_MAX = 8
+"""Of every dtype that is broadcast but complex128: two of its halves are told apart."""
+
+
+KEPT_BYTES_MAX = 1 << 18
+"""Of a result both copies of so many bytes that differ are kept, to the end of a send. A choice: as
+many as of a gradient."""
 
 
 @dataclass(slots=True)
@@ -41,6 +49,8 @@ class Canvas:
     """Bytes of which two copies were seen."""
     torn: int = 0
     """Bytes of one message that mirror points or repeats gave differently; none is believed."""
+    differing: list[DifferingBytes] = field(default_factory=list)
+    """Both copies of these, where they were kept, of the first KEPT_BYTES_MAX."""
 
     def __post_init__(self) -> None:
         self.result = np.zeros(self.size_bytes, np.uint8)
@@ -249,11 +259,32 @@ def paint(
         data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
         canvas.put(send.start_byte, data, mask)
         canvas.torn += sum(b - a for a, b in seen.message.conflicts)
+        if seen.message.others and sum(len(o.first) for o in canvas.differing) < KEPT_BYTES_MAX:
+            canvas.differing += _both_copies(seen, cut.op.protocol, send, data)
         if mask.any():
             sources.setdefault(id(stream), stream)
     if _end_is_open(cut):
         canvas.end_where_copies_differ(GRAIN_BYTES[cut.op.protocol])
     return canvas, tuple(sources.values()), first_ns
+
+
+def _both_copies(
+    seen: SendSeen, protocol: Protocol, send: Send, data: NDArray[np.uint8]
+) -> list[DifferingBytes]:
+    """What another copy of a send's message makes of its data."""
+    payload = seen.message.payload.copy()
+    for start, values in seen.message.others:
+        payload[start : start + len(values)] = np.frombuffer(values, np.uint8)
+    linear = seen.message.linear_ll128
+    other = nccl_wire_format.unpack(protocol, payload, send.data_bytes, linear=linear)
+    lead = send.start_byte % ELEMENT_BYTES_MAX
+    blocks = np.concatenate([np.zeros(lead, np.bool_), data != other])
+    blocks = np.pad(blocks, (0, -len(blocks) % ELEMENT_BYTES_MAX))
+    unlike = blocks.reshape(-1, ELEMENT_BYTES_MAX).any(axis=1).repeat(ELEMENT_BYTES_MAX)[lead:]
+    return [
+        DifferingBytes(send.start_byte + a, data[a:b].tobytes(), other[a:b].tobytes())
+        for a, b in ranges_of(unlike[: len(data)])
+    ]
 
 
 def put_together(cut: Cut, ring: Ring, put: Put) -> bool | None:

@@ -259,6 +259,10 @@ def _with_rest(piece: SendSeen, rest: ObservedMessage | None) -> SendSeen:
     if rest is None or (rest.packets, rest.wire_bytes) != (piece.message.packets, piece.wire_bytes):
         return piece
     message = replace(
-        piece.message, payload=rest.payload, missing=rest.missing, conflicts=rest.conflicts
+        piece.message,
+        payload=rest.payload,
+        missing=rest.missing,
+        conflicts=rest.conflicts,
+        others=rest.others,
     )
     return replace(piece, message=message)

@@ -224,6 +224,7 @@ def one_behind_the_other(parts: Sequence[ObservedMessage]) -> ObservedMessage:
         payload=np.concatenate([part.payload for part in parts]),
         missing=moved_ranges(starts, [part.missing for part in parts]),
         conflicts=moved_ranges(starts, [part.conflicts for part in parts]),
+        others=(),
         first_ns=min(part.first_ns for part in parts),
     )
 

@@ -146,6 +146,7 @@ def _of_size(
         payload=payload,
         missing=tuple(missing),
         conflicts=moved_ranges(starts, [write.conflicts for write in own]),
+        others=(),
     )
     return len(own), whole
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES
 from flowcheck.wire.ddp_startup import ddp_messages
-from flowcheck.wire.learn.reading import Collective
+from flowcheck.wire.learn.reading import Collective, DifferingBytes
 from flowcheck.wire.learn.trainer.grammar import Habits
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -27,6 +27,8 @@ class Sent:
     """All else that the stated model has, back to back in its order."""
     whole: bool
     """All of that was seen."""
+    differing: tuple[DifferingBytes, ...] = ()
+    """As of `Weights`."""
 
 
 def in_registration_order(habits: Habits, parts: Sequence[Collective]) -> Sent:
@@ -43,6 +45,7 @@ def in_registration_order(habits: Habits, parts: Sequence[Collective]) -> Sent:
         at[own] += size
     result = {own: np.zeros(size, np.uint8) for own, size in at.items()}
     seen = {own: np.zeros(size, bool) for own, size in at.items()}
+    differing: list[DifferingBytes] = []
     for part, (indices, _) in zip(parts, habits.pieces, strict=False):
         covered = np.ones(part.bytes, bool)
         for begin, end in part.missing:
@@ -55,10 +58,16 @@ def in_registration_order(habits: Habits, parts: Sequence[Collective]) -> Sent:
             count = len(part.result[own_bytes])
             result[whose][here][:count] = part.result[own_bytes]
             seen[whose][here][:count] = covered[own_bytes]
+            for one in part.differing if whose else ():
+                first, last = max(one.start, place), min(one.start + len(one.first), place + size)
+                cut = slice(first - one.start, last - one.start)
+                if first < last:
+                    at_first = starts[index] + first - place
+                    differing.append(DifferingBytes(at_first, one.first[cut], one.later[cut]))
             place += size
     edges = np.flatnonzero(np.diff(np.concatenate([[True], seen[True], [True]]).astype(np.int8)))
     missing = tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-    return Sent(result[True], missing, result[False], bool(seen[False].all()))
+    return Sent(result[True], missing, result[False], bool(seen[False].all()), tuple(differing))
 
 
 LEAST_FORWARDS = 3

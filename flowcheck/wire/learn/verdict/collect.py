@@ -309,6 +309,7 @@ def _collective(
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
         torn=canvas.torn,
+        differing=tuple(canvas.differing),
         sources=tuple(dict.fromkeys(sources)),
         assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,

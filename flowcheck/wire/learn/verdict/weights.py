@@ -96,10 +96,11 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             return _apart(habits, parts, every[len(habits.pieces) :])
         later = any(part.deferred is not None or len(part.result) < part.bytes for part in parts)
         joined = _joined(parts, size)
-        missing = []
+        missing, differing = [], []
         at = 0
         for part in parts:
             missing += [(a + at, min(b + at, size)) for a, b in part.missing if a + at < size]
+            differing += [one.within(at, size) for one in part.differing if one.start + at < size]
             at += part.bytes
         protocol = parts[-1].protocol
         grain = 1 if habits.own else GRAIN_BYTES[protocol]
@@ -126,6 +127,7 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             complete=certain and not missing,
             why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
+            differing=tuple(differing),
             deferred=joined if later else None,
             element_bytes=min(habits.each),
             only_lacks=certain and _some_of(missing, size),
@@ -189,6 +191,7 @@ def _apart(habits: Habits, parts: Sequence[Collective], later: Sequence[Collecti
         only_lacks=certain and _some_of(sent.missing, len(sent.parameters)),
         why_not=places_unsure(habits),
         assumed=_assumed(habits, parts[: len(habits.pieces)]),
+        differing=sent.differing,
         beside=sent.beside,
         still=still,
         forwards=forwards,
