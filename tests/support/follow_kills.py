@@ -469,7 +469,7 @@ def _lagging(own: Scene, one: FlowPlan, behind: int) -> None:
     """files: the iteration of which copies differ, and how many bytes. behind: slots by which the
     second ring is behind the first."""
 
-    def tell(generation: int) -> None:
+    def tell(generation: int, last: bool) -> None:
         own.write_file(0, own.shard.iteration(generation))
         own.write_file(1, own.shard.conflict_bytes(generation))
 
