@@ -340,12 +340,13 @@ class ExtractService:
 
     def stop(self) -> None:
         self._learner.close()
-        if self._followed is not None:
-            self._followed.generations.report_late_conflicts(last=True)
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            followed.generations.report_late_conflicts(last=True)
         for extractor in self._extractors:
             extractor.close()
             extractor.staging.close()
             extractor.flows.close()
             extractor.ring.close()
-        if self._followed is not None:
-            self._followed.generations.shard.close()
+        if followed is not None:
+            followed.generations.shard.close()
