@@ -48,7 +48,8 @@ def test_the_last_step_comes_again_when_the_machines_memory_is_gone(tmp_path: Pa
             signal_stage(run, stage)
         chain.process.wait(60)
         wait_until(lambda: not run.stage_pids(), LIMIT_S, "the end of the killed chain's stages")
-    shutil.rmtree(run.memory)
+    # Another chain that starts meanwhile may remove it as well: its owner is dead.
+    shutil.rmtree(run.memory, ignore_errors=True)
     shutil.rmtree(run.root)
     words = ["restore", "--checkpoint", saved, "--gradients", kept, "--format", "torch"]
     code, out, err = flowcheck(*words, "--out", tmp_path / "last.pt")
