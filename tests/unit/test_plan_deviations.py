@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.differing import payload_of
 from support.disturbed import Buffered, Disturbed, evaluation, metric
 from support.staged import STOPS, Chain, played
 
@@ -269,6 +268,6 @@ def test_step_of_which_two_copies_differ_is_lost_and_says_so(play: Callable[...,
     right = wanted(traffic)
     assert played(chain) == {step: right[step] for step in range(1, JOB.steps)}
     [lost, *_] = chain.heard.of(StepLost)
-    [(start, stop)] = lost.missing  # what that packet carries; half of a line are flags
-    assert (lost.step, stop - start) == (JOB.steps, len(payload_of(wire)) // 2)
+    [(start, stop)] = lost.missing  # the element of that word
+    assert (lost.step, stop - start) == (JOB.steps, 4)
     assert lost.why.is_any_of(COPIES_DIFFER)
