@@ -1,19 +1,22 @@
-"""A start-up of which a message lacks bytes: the reason names that message, and waiting is no
-remedy. The frame that is lost is found by what the generator put into it."""
+"""A start-up of which a message lacks bytes, or came in two copies that differ: the reason is that
+message, and waiting is no remedy. The frame is found by what the generator put into it."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from support.faults import frames
+from support.faults import forged, frames
 from support.netib import Generated, Options, generate
 
 from flowcheck.findings.catalog.job_learning import (
     COUNT_LOST,
+    PLAN_COPIES_DIFFER,
     PLAN_LACKS_BYTES,
+    SHAPES_COPIES_DIFFER,
     SHAPES_LACK_BYTES,
 )
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -69,3 +72,37 @@ def test_an_order_of_parameters_that_lacks_bytes_is_named(tmp_path: Path) -> Non
     reading = without_frame_of(order, made, tmp_path)
     assert reading.job is None and reading.why_not == (PLAN_LACKS_BYTES(),)
     assert reading.weights is not None and reading.weights.complete
+
+
+def with_another_word(frame: frames.Frame) -> frames.Frame:
+    """The data of its last LL line but one have another bit, and its ICRC is right."""
+    header = frame.header
+    assert header is not None
+    body = bytearray(header.body)
+    body[-32] ^= 4
+    data = forged.made(header, header.opcode, header.psn, bytes(body))
+    assert len(data) == len(frame.data)
+    return replace(frame, data=data)
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.parametrize("what", ["shapes", "order"])
+def test_copies_that_differ_are_told_as_that(what: str, damaged: int, tmp_path: Path) -> None:
+    """Two mirrors bring the message, one of them with another value of its last words."""
+    made = generate(Options(steps=4, version=(2, 23), shapes=FEW), tmp_path)
+    order = struct.pack("<4i", *(index for bucket in made.truth.buckets for index in bucket))
+    begin, why = {
+        "shapes": (
+            struct.pack("<4q", *FEW[0], FEW[0][1], 1),
+            SHAPES_COPIES_DIFFER(parameters=len(FEW)),
+        ),
+        "order": (order, PLAN_COPIES_DIFFER()),
+    }[what]
+    seen = frames.read(made.files[0])
+    at = next(n for n, frame in enumerate(seen) if data_of(frame).startswith(begin))
+    paths = [tmp_path / "0.pcap", tmp_path / "1.pcap"]
+    frames.write(paths[1 - damaged], seen, "")
+    frames.write(paths[damaged], [*seen[:at], with_another_word(seen[at]), *seen[at + 1 :]], "")
+    tape = read_capture_files(paths)
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is None and reading.why_not == (why,)
