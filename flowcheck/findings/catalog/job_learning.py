@@ -40,7 +40,7 @@ _ONCE = (
 )
 _DIFFERENT = (
     "It is sent once, and nothing tells which copy is right. Find the mirror that damages frames "
-    "(`flowcheck doctor --live`) and leave it out, or give one that damages none. Else "
+    "(`flowcheck doctor --live PORT`) and leave it out, or give one that damages none. Else "
     "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
     "[coming late](../stages/README.md)."
 )
