@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
@@ -95,6 +96,22 @@ def test_steps_become_durable_while_the_replica_goes_on_and_failures_are_seen_at
         process.terminate()
         assert process.wait(WAIT_S) == 0
     assert replica.step > before
+    replica.close()
+
+
+def test_tainted_steps_are_saved_while_an_exact_one_is_held_that_is_not_due(
+    run: RunDir, target: Path
+) -> None:
+    """Memory keeps the newest exact one for as long as all that follow it are tainted."""
+    replica = replica_of(run)
+    take(replica, 3)
+    for step in range(4, 13):
+        replica.apply(step, np.ones(replica.layout.elements, np.float32), missing=[(8, 16)])
+    assert 3 in replica.versions
+    with stage(run):
+        until(lambda: told(run).step == 10)
+        assert sorted(path.name for path in target.glob("step-*")) == ["step-10", "step-3"]
+    assert proved(target / "step-3") == 3
     replica.close()
 
 

@@ -38,6 +38,12 @@ _ONCE = (
     "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
     "[coming late](../stages/README.md)."
 )
+_DIFFERENT = (
+    "It is sent once, and nothing tells which copy is right. Find the mirror that damages frames "
+    "(`flowcheck doctor --live PORT`) and leave it out, or give one that damages none. Else "
+    "begin behind the start-up with the model stated (`[model] factory` and `loss`): "
+    "[coming late](../stages/README.md)."
+)
 COUNT_LOST = Entry(
     "job.count_lost",
     "a start-up message with the count of parameters was not captured: where what follows it "
@@ -52,12 +58,26 @@ SHAPES_LACK_BYTES = Entry(
     cause="Frames of that message of the start-up were lost on the way to the capture.",
     remedy=_ONCE,
 )
+SHAPES_COPIES_DIFFER = Entry(
+    "job.shapes_copies_differ",
+    "two copies of the start-up message with the shapes of {parameters} parameters differ: their "
+    "order and their places in the gradients are unknown",
+    cause="A mirror or a switch changed bytes of one copy of that message.",
+    remedy=_DIFFERENT,
+)
 PLAN_LACKS_BYTES = Entry(
     "job.plan_lacks_bytes",
     "bytes of the message with the order of parameters in buckets were not captured: which "
     "gradients each bucket holds from the second iteration on is unknown",
     cause="Frames of that message were lost on the way to the capture.",
     remedy=_ONCE,
+)
+PLAN_COPIES_DIFFER = Entry(
+    "job.plan_copies_differ",
+    "two copies of the message with the order of parameters in buckets differ: which gradients "
+    "each bucket holds from the second iteration on is unknown",
+    cause="A mirror or a switch changed bytes of one copy of that message.",
+    remedy=_DIFFERENT,
 )
 NO_WHOLE_ITERATION = Entry(
     "job.no_whole_iteration",

@@ -98,10 +98,13 @@ class PersistService:
         steps = ReplicaSteps(self._run, self._config)
         last, tainted = self._reported.durable_step or 0, steps.tainted()
         held = steps.versions()
-        # What is exact is written while it is held: later ones may all be tainted.
-        if any(step > last and step not in tainted for step in held):
-            held = tuple(step for step in held if step not in tainted)
-        step = self._schedule.due(held, last, now - self._began_s)
+        since_s = now - self._began_s
+        # What is exact is written while it is held, as later ones may all be tainted: where only a
+        # tainted one is due, the newest exact one goes before it.
+        exact = tuple(step for step in held if last < step and step not in tainted)
+        step = self._schedule.due(held, last, since_s)
+        if step is not None and exact:
+            step = self._schedule.due(exact, last, since_s) or exact[-1]
         if step is None and self._owes_save and held and held[-1] > 0:
             step = held[-1]
         owed = not self._asked or self._doubts_noted != self._records_of_doubts()

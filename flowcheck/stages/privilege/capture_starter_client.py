@@ -26,6 +26,10 @@ from flowcheck.stages.privilege.capture_starter import (
 MOST_LOST = 8
 """Answers of one request that may be lost with the process that gave it. A choice: more delays the
 error where something kills each."""
+HANGS_S = 15.0
+"""Seconds after which a process that answered before and answers no more, as one that is stopped,
+is ended, so that the one beside it takes its place. The supervisor does nothing else meanwhile. A
+choice: less ends one that only waits for memory."""
 
 
 class ProcessHandle(Protocol):
@@ -81,32 +85,41 @@ class AdoptedProcess:
 
 
 class CaptureStarterClient:
-    """Asks the process capture_starter.py to start captures. Killed, it is replaced by another."""
+    """Asks the process capture_starter.py to start captures. Killed, it is replaced by another; it
+    is killed if it hangs."""
 
     def __init__(self, channel: socket.socket) -> None:
         privilege_syscalls.adopt_orphans()
         self._channel = channel
         self._starter = 0
         """Who answered last."""
+        self._watched = -1
+        """Descriptor of that process, whose number another one may have by now."""
 
     def start(self, source: int, log: int) -> ProcessHandle:
         """Starts the capture of source number `source`. log: descriptor for its output. Raises
         StateError if nobody is left that starts captures, or none can be started."""
         try:
             for _ in range(MOST_LOST):
-                if (capture := self._ask(source, log)) is not None:
-                    return capture
+                known = self._watched != -1
+                try:
+                    if capture := self._ask(source, log, HANGS_S if known else ANSWER_LIMIT_S):
+                        return capture
+                except TimeoutError:
+                    if not known:
+                        raise
+                    self._end_starter()
         except OSError as error:
             if isinstance(error, ConnectionError):
                 raise StateError(CAPTURE_STARTER_GONE()) from error
             raise StateError(CAPTURE_STARTER_FAILED(error.strerror or str(error))) from error
         raise StateError(CAPTURE_STARTER_GONE())
 
-    def _ask(self, source: int, log: int) -> ProcessHandle | None:
-        """None: whoever took the request was killed."""
+    def _ask(self, source: int, log: int, limit_s: float) -> ProcessHandle | None:
+        """None: whoever took the request was killed. Raises TimeoutError if nobody answers."""
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with mine:
-            mine.settimeout(ANSWER_LIMIT_S)
+            mine.settimeout(limit_s)
             with its:
                 socket.send_fds(self._channel, [str(source).encode()], [log, its.fileno()])
             with suppress(ConnectionError):
@@ -120,11 +133,28 @@ class CaptureStarterClient:
                     return capture
         return None
 
+    def _end_starter(self) -> None:
+        """Kills the one that answered last, if it is still there."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._watched, signal.SIGKILL)
+        self._forget()
+
     def _replaced_by(self, starter: int) -> None:
-        before, self._starter = self._starter, starter
-        if before not in (0, starter):
-            with suppress(ChildProcessError):
-                os.waitpid(before, os.WNOHANG)
+        if starter == self._starter:
+            return
+        self._forget()
+        with suppress(ProcessLookupError):  # it was killed since it answered
+            self._starter, self._watched = starter, os.pidfd_open(starter)
+
+    def _forget(self) -> None:
+        """It is gone, or was just killed: what is left of it is taken away, as its parent does."""
+        if self._watched == -1:
+            return
+        select.select([self._watched], [], [], 1.0)  # a killed one ends at once
+        with suppress(ChildProcessError):
+            os.waitpid(self._starter, os.WNOHANG)
+        os.close(self._watched)
+        self._starter, self._watched = 0, -1
 
 
 _inherited: list[CaptureStarterClient] = []

@@ -145,10 +145,31 @@ def unpacked(
 
 def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
     """[line] its flag is not the message's; None: every one has it. payload: some of the send's."""
-    flags = nccl_wire_format.ll_flags(payload)
     flag = flag_of(send.number) if send.flag is None else send.flag
-    stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
+    stale: NDArray[np.bool_] = (nccl_wire_format.ll_flags(payload) != flag).any(axis=1)
+    if stale.any() and send.message.others:  # of a line with equal data one copy's flag is enough
+        stale &= (nccl_wire_format.ll_flags(_other_copy(send, payload)) != flag).any(axis=1)
     return stale if stale.any() else None
+
+
+def _other_copy(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`payload` with what another copy of the message has."""
+    other = payload.copy()
+    for start, values in send.message.others:
+        other[start : start + len(values)] = np.frombuffer(values, np.uint8)
+    return other
+
+
+def _torn_bytes(send: SendSeen, protocol: Protocol, data_bytes: int) -> int:
+    """Bytes of data, not of flags, of which two copies of one message differ."""
+    message = send.message
+    if not message.conflicts:
+        return 0
+    unlike = np.zeros(len(message.payload), np.uint8)
+    for start, stop in message.conflicts:
+        unlike[start:stop] = 1
+    linear = message.linear_ll128
+    return int(nccl_wire_format.unpack(protocol, unlike, data_bytes, linear=linear).sum())
 
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
@@ -258,7 +279,7 @@ def paint(
             continue
         data, mask = unpacked(seen, cut.op.protocol, send.data_bytes)
         canvas.put(send.start_byte, data, mask)
-        canvas.torn += sum(b - a for a, b in seen.message.conflicts)
+        canvas.torn += _torn_bytes(seen, cut.op.protocol, send.data_bytes)
         if seen.message.others and sum(len(o.first) for o in canvas.differing) < KEPT_BYTES_MAX:
             canvas.differing += _both_copies(seen, cut.op.protocol, send, data)
         if mask.any():
@@ -272,9 +293,7 @@ def _both_copies(
     seen: SendSeen, protocol: Protocol, send: Send, data: NDArray[np.uint8]
 ) -> list[DifferingBytes]:
     """What another copy of a send's message makes of its data."""
-    payload = seen.message.payload.copy()
-    for start, values in seen.message.others:
-        payload[start : start + len(values)] = np.frombuffer(values, np.uint8)
+    payload = _other_copy(seen, seen.message.payload)
     linear = seen.message.linear_ll128
     other = nccl_wire_format.unpack(protocol, payload, send.data_bytes, linear=linear)
     lead = send.start_byte % ELEMENT_BYTES_MAX

@@ -13,7 +13,6 @@ from flowcheck.findings.catalog.job_learning import (
     NO_COMPLETION,
     NO_WHOLE_ITERATION,
     ONE_ITERATION,
-    PLAN_LACKS_BYTES,
     RELEASE_OPEN,
     START_UP_NOT_SEEN,
     UNKNOWN_ITERATION_0,
@@ -28,7 +27,7 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
-from flowcheck.wire.learn.jobs.lacking_start import plan_lacks_bytes
+from flowcheck.wire.learn.jobs.lacking_start import plan_open
 from flowcheck.wire.learn.jobs.one import first_is_each, only_one
 from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -116,8 +115,8 @@ def _of(
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     plan_at = planned_at(cuts)
     if habits.stage is not Stage.PLANNED or plan_at <= begin:
-        if plan_lacks_bytes(communicator):
-            return None, (PLAN_LACKS_BYTES(),)
+        if why := plan_open(communicator):
+            return None, (why,)
         return None, (only_one(communicator) if ended else NO_BUCKET_PLAN(),)
     whole = ended or foretold(cuts, begin, plan_at, habits.reduces)
     each = iteration(cuts, plan_at, habits.reduces, whole)

@@ -14,7 +14,6 @@ from flowcheck.findings.catalog.job_learning import (
     NOTHING_FROZEN,
     RELEASE_CONTRADICTED,
     RELEASE_STATED,
-    SHAPES_LACK_BYTES,
     START_UP_NOT_SEEN,
 )
 from flowcheck.findings.catalog.refused_trainers import FROZEN_OPEN
@@ -24,7 +23,7 @@ from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.held import with_held
 from flowcheck.wire.learn.jobs.job import learn_job
-from flowcheck.wire.learn.jobs.lacking_start import shapes_lack_bytes
+from flowcheck.wire.learn.jobs.lacking_start import shapes_open
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -110,9 +109,9 @@ def data_parallel(
     if job is None and (unseen or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, asked.stated, ended=asked.ended)
     unseen = job is None and why_not[0].is_any_of(START_UP_NOT_SEEN, NO_ALL_REDUCE)
-    counted = map(shapes_lack_bytes, communicators if unseen and asked.ended else ())
-    if parameters := next(filter(None, counted), 0):
-        return None, (SHAPES_LACK_BYTES(parameters=parameters),)
+    open_shapes = map(shapes_open, communicators if unseen and asked.ended else ())
+    if why := next(filter(None, open_shapes), None):
+        return None, (why,)
     return job, why_not
 
 
