@@ -166,8 +166,8 @@ def test_a_learned_job_starts_another_run_that_need_not_learn(
     ) as command:
         judged(command.json(), truth, "adam", lr=0.01)
     events = [json.loads(line) for line in (second / "events.jsonl").read_text().splitlines()]
-    kinds = [event["kind"] for event in events]
-    assert kinds.index("learned") < kinds.index("source_ended"), "known before the end"
+    told = [(event["kind"], event.get("stage")) for event in events]
+    assert told.index(("learned", "extract")) < told.index(("up", "extract")), "known at the start"
     assert not (second / "memory").exists()
 
 
