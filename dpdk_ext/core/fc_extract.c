@@ -202,22 +202,21 @@ static enum fc_slot_result without_message(struct fc_extractor *x, const struct 
 	return end;
 }
 
-static enum fc_slot_result extract_slot(struct fc_extractor *x, const struct fc_slot *slot)
+static enum fc_slot_result extract_slot(struct fc_extractor *x, uint64_t position)
 {
-	const struct fc_mark mark = slot->mark;
+	const struct fc_mark mark = fc_ring_slot(x->ring, position)->mark;
 	const struct fc_packet_payload piece = {
 		.flow = mark.flow,
 		.psn = mark.psn,
-		.payload = slot->frame + mark.payload_at,
+		.payload = fc_ring_frame(x->ring, position) + mark.payload_at,
 		.payload_bytes = mark.payload_bytes,
 	};
-	const uint32_t room = x->ring->slot_bytes - FC_SLOT_HEADER_BYTES;
 	enum fc_slot_result end = FC_SLOT_DONE;
 
 	if (is_of_write(&mark)) {
 		/* The parser is another process: its values are checked. */
 		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_ORPHAN_BYTES ||
-		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
+		    (uint32_t)mark.payload_at + mark.payload_bytes > x->ring->frame_room)
 			x->counters->ignored_packets++;
 		else if (mark.message)
 			end = fc_deliver_packet(x, &mark, &piece);
@@ -229,22 +228,30 @@ static enum fc_slot_result extract_slot(struct fc_extractor *x, const struct fc_
 	return end;
 }
 
-/* Prefetches the header of a slot far ahead, and the payload of a nearer one whose header is
- * cached by now. Packets below SHORT_BYTES are too short for the CPU's own prefetcher, and their
- * lines go to the L2 cache: buffers of the L1 cache are what stores past the caches need. */
+/* Prefetches the header and the beginning of a frame far ahead, and the payload of a nearer one,
+ * whose header is cached by now. Packets below SHORT_BYTES are too short for the CPU's own
+ * prefetcher, and their lines go to the L2 cache: buffers of the L1 cache are what stores past the
+ * caches need. Each frame is on a page of its own, and a prefetch does not wait for the page's
+ * address: the frame is read once before, which does (measured with 4 KiB pages: placing took 1.4
+ * times as long without). */
 static void prefetch(const struct fc_extractor *x, uint64_t position)
 {
-	const struct fc_slot *next = fc_ring_slot(x->ring, position + LONG_AHEAD);
-	const struct fc_slot *far = fc_ring_slot(x->ring, position + SHORT_AHEAD);
-	const uint32_t next_bytes = next->mark.payload_bytes, far_bytes = far->mark.payload_bytes;
+	const struct fc_mark *next = &fc_ring_slot(x->ring, position + LONG_AHEAD)->mark;
+	const struct fc_mark *far = &fc_ring_slot(x->ring, position + SHORT_AHEAD)->mark;
+	const uint8_t *far_frame = fc_ring_frame(x->ring, position + SHORT_AHEAD);
 
 	__builtin_prefetch(fc_ring_slot(x->ring, position + HEADERS_AHEAD));
-	if (next_bytes > SHORT_BYTES)
-		for (uint32_t at = 0; at < next_bytes; at += FC_CACHE_LINE_BYTES)
-			__builtin_prefetch(next->frame + next->mark.payload_at + at);
-	if (far_bytes <= SHORT_BYTES)
-		for (uint32_t at = 0; at < far_bytes; at += FC_CACHE_LINE_BYTES)
-			__builtin_prefetch(far->frame + far->mark.payload_at + at, 0, 2);
+	__builtin_prefetch(fc_ring_frame(x->ring, position + HEADERS_AHEAD));
+	(void)*(const volatile uint8_t *)far_frame;
+	if (next->payload_bytes > SHORT_BYTES) {
+		const uint8_t *payload =
+			fc_ring_frame(x->ring, position + LONG_AHEAD) + next->payload_at;
+		for (uint32_t at = 0; at < next->payload_bytes; at += FC_CACHE_LINE_BYTES)
+			__builtin_prefetch(payload + at);
+	}
+	if (far->payload_bytes <= SHORT_BYTES)
+		for (uint32_t at = 0; at < far->payload_bytes; at += FC_CACHE_LINE_BYTES)
+			__builtin_prefetch(far_frame + far->payload_at + at, 0, 2);
 }
 
 static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t count)
@@ -255,8 +262,7 @@ static uint64_t extract_some(struct fc_extractor *x, uint64_t first, uint64_t co
 	while (done < count && fc_journal_left(x) > 3 * FC_JOURNAL_PACKET) {
 		prefetch(x, first + done);
 		x->first_slot = !done;
-		const enum fc_slot_result end =
-			extract_slot(x, fc_ring_slot(x->ring, first + done));
+		const enum fc_slot_result end = extract_slot(x, first + done);
 		x->stalled = end == FC_SLOT_WAITS;
 		x->lacks_step = end == FC_SLOT_NEEDS_STEP;
 		if (end != FC_SLOT_DONE)

@@ -71,13 +71,13 @@ struct fc_parser {
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
 	/* By position, each up to where a stage of the loop is. */
-	struct fc_slot *slots[FC_LINED_SLOTS];    /* lined_up */
+	const uint8_t *frames[FC_LINED_SLOTS];    /* lined_up */
 	struct fc_packet packets[FC_LINED_SLOTS]; /* decoded */
 	uint64_t hashes[FC_LINED_SLOTS];
 	struct fc_flow *found[FC_LINED_SLOTS]; /* looked_up; flow as it was then, or NULL */
 	uint64_t lined_up, decoded, peeked, looked_up;
 	uint64_t left_in_page;
-	uint8_t *next_slot;
+	const uint8_t *next_frame;
 	bool many_flows; /* more than the L1 cache holds */
 	/* Every packet takes the general path: for tests that compare both. */
 	bool general;

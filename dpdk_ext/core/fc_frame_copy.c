@@ -55,17 +55,17 @@ static bool find_packet(const uint8_t *frame, uint32_t frame_bytes, struct packe
 	return fc_be16(udp->destination) == FC_PORT_ROCE;
 }
 
-void fc_copy_frame(struct fc_slot *slot, const uint8_t *frame, size_t bytes, bool with_icrc)
+void fc_copy_frame(struct fc_slot *slot, uint8_t *to, const uint8_t *frame, size_t bytes,
+		   bool with_icrc)
 {
 	struct packet found;
 
 	slot->icrc_l3_at = slot->icrc_after = 0;
 	if (!with_icrc || !find_packet(frame, slot->frame_bytes, &found)) {
-		fc_copy_stream(slot->frame, frame, bytes);
+		fc_copy_stream(to, frame, bytes);
 		return;
 	}
-	const uint32_t icrc =
-		fc_copy_with_icrc(slot->frame, frame, bytes, found.l3_at, found.icrc_at);
+	const uint32_t icrc = fc_copy_with_icrc(to, frame, bytes, found.l3_at, found.icrc_at);
 	const uint8_t *wire = frame + found.icrc_at;
 	const uint32_t stored = (uint32_t)wire[3] << 24 | (uint32_t)wire[2] << 16 |
 				(uint32_t)wire[1] << 8 | wire[0];

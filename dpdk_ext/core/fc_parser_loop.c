@@ -70,47 +70,50 @@ void fc_parser_close(struct fc_parser *parser)
 
 static struct fc_slot *slot_at(const struct fc_parser *parser, uint64_t position)
 {
-	return parser->slots[position & (FC_LINED_SLOTS - 1)];
+	return fc_ring_slot(parser->ring, position);
 }
 
-/* From here on slots are addressed in order, which needs a division only once per page. */
+static const uint8_t *frame_at(const struct fc_parser *parser, uint64_t position)
+{
+	return parser->frames[position & (FC_LINED_SLOTS - 1)];
+}
+
+/* From here on frames are addressed in order, which needs a division only once per page. */
 static void line_up_from(struct fc_parser *parser, uint64_t position)
 {
 	const uint64_t index = position & parser->ring->mask;
 
 	parser->lined_up = position;
-	parser->next_slot = (uint8_t *)fc_ring_slot(parser->ring, position);
-	parser->left_in_page = parser->ring->slots_per_page - index % parser->ring->slots_per_page;
+	parser->next_frame = fc_ring_frame(parser->ring, position);
+	parser->left_in_page =
+		parser->ring->frames_per_page - index % parser->ring->frames_per_page;
 }
 
 static void line_up(struct fc_parser *parser, uint64_t stop)
 {
 	while (parser->lined_up < stop) {
-		parser->slots[parser->lined_up++ & (FC_LINED_SLOTS - 1)] =
-			(struct fc_slot *)parser->next_slot;
-		parser->next_slot += parser->ring->slot_bytes;
+		parser->frames[parser->lined_up++ & (FC_LINED_SLOTS - 1)] = parser->next_frame;
+		parser->next_frame += parser->ring->frame_room;
 		if (FC_UNLIKELY(--parser->left_in_page == 0 ||
 				(parser->lined_up & parser->ring->mask) == 0))
 			line_up_from(parser, parser->lined_up);
 	}
 }
 
-static void prefetch_headers(const struct fc_slot *next)
+static void prefetch_headers(const struct fc_parser *parser, uint64_t position)
 {
-	const uint8_t *slot = (const uint8_t *)next;
+	const uint8_t *frame = frame_at(parser, position);
 
 	/* The slot's header, for writing; then IP and UDP; BTH, RETH and the first line. */
-	__builtin_prefetch(slot, 1);
-	__builtin_prefetch(slot + 64);
-	__builtin_prefetch(slot + 128);
+	__builtin_prefetch(slot_at(parser, position), 1);
+	__builtin_prefetch(frame);
+	__builtin_prefetch(frame + 64);
 }
 
 /* Capture is another process; a slot with an invalid length is truncated. */
 static uint32_t frame_bytes(const struct fc_ring *ring, const struct fc_slot *slot)
 {
-	const uint32_t room = ring->slot_bytes - FC_SLOT_HEADER_BYTES;
-
-	return slot->frame_bytes < room ? slot->frame_bytes : room;
+	return slot->frame_bytes < ring->frame_room ? slot->frame_bytes : ring->frame_room;
 }
 
 _Static_assert(FC_VERDICTS <= 32, "a set of verdicts fits a word");
@@ -138,12 +141,12 @@ static inline void prefetch_payload(const struct fc_parser *parser, uint64_t pos
 	if (!is_checked(parser, position) || position >= parser->lined_up ||
 	    slot_at(parser, position)->icrc_l3_at)
 		return;
-	const uint8_t *slot = (const uint8_t *)slot_at(parser, position);
+	const uint8_t *frame = frame_at(parser, position);
 	const uint32_t bytes = frame_bytes(parser->ring, slot_at(parser, position));
 	const uint32_t lines = bytes > 128 ? (bytes - 128 + 63) / 64 : 0;
 
 	for (uint32_t n = part * lines / PARTS; n < (part + 1) * lines / PARTS; n++)
-		__builtin_prefetch(slot + 192 + 64 * n);
+		__builtin_prefetch(frame + 128 + 64 * n);
 }
 
 /* Decodes each frame by itself, and prefetches its flow's index entry. */
@@ -152,10 +155,11 @@ static void decode_slots(struct fc_parser *parser, uint64_t stop)
 	for (; parser->decoded < stop; parser->decoded++) {
 		const uint64_t position = parser->decoded, i = position & (FC_LINED_SLOTS - 1);
 		if (FC_LIKELY(position + HEADERS_AHEAD < parser->lined_up))
-			prefetch_headers(slot_at(parser, position + HEADERS_AHEAD));
+			prefetch_headers(parser, position + HEADERS_AHEAD);
 		const struct fc_slot *slot = slot_at(parser, position);
 		struct fc_packet *p = &parser->packets[i];
-		fc_decode(slot->frame, frame_bytes(parser->ring, slot), slot->wire_bytes, p);
+		fc_decode(frame_at(parser, position), frame_bytes(parser->ring, slot),
+			  slot->wire_bytes, p);
 		if (p->flags & FC_PACKET_ROCE) {
 			parser->hashes[i] = fc_key_hash(&p->key);
 			__builtin_prefetch(&parser->flows->index[parser->hashes[i] >> 32 &
@@ -183,11 +187,13 @@ static void peek_flows(struct fc_parser *parser, uint64_t stop)
 
 /* Whether capture found the ICRC of this very packet right. Capture knows plain headers only; for
  * others it may have taken other bytes for a packet. */
-static inline bool is_found_right(const struct fc_parser *parser, const struct fc_slot *slot,
+static inline bool is_found_right(const struct fc_parser *parser, uint64_t position,
 				  const struct fc_packet *p)
 {
-	const uint32_t ip_bytes =
-		slot->frame[p->l3_at] >> 4 == 4 ? sizeof(struct fc_ipv4) : sizeof(struct fc_ipv6);
+	const struct fc_slot *slot = slot_at(parser, position);
+	const uint32_t ip_bytes = frame_at(parser, position)[p->l3_at] >> 4 == 4
+					  ? sizeof(struct fc_ipv4)
+					  : sizeof(struct fc_ipv6);
 
 	return slot->icrc_l3_at && slot->icrc_l3_at == p->l3_at &&
 	       p->udp_at == p->l3_at + ip_bytes && p->bth_at == p->udp_at + sizeof(struct fc_udp) &&
@@ -202,8 +208,8 @@ static void look_up_slots(struct fc_parser *parser, uint64_t stop)
 		struct fc_packet *p = &parser->packets[i];
 		if (p->flags & FC_PACKET_ROCE && is_checked(parser, position)) {
 			p->flags |= FC_PACKET_ICRC_CHECKED;
-			const struct fc_slot *slot = slot_at(parser, position);
-			if (!is_found_right(parser, slot, p) && !fc_icrc_right(slot->frame, p))
+			if (!is_found_right(parser, position, p) &&
+			    !fc_icrc_right(frame_at(parser, position), p))
 				p->verdict = FC_ICRC_BAD;
 		}
 		struct fc_flow *flow = NULL;
@@ -246,7 +252,7 @@ static void finish_slot(struct fc_parser *parser, uint64_t position)
 	struct fc_arrival arrival = {
 		.parser = parser,
 		.packet = p,
-		.frame = slot->frame,
+		.frame = frame_at(parser, position),
 		.mark = mark,
 		.hash = parser->hashes[i],
 		.flow = parser->found[i],

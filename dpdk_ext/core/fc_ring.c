@@ -8,12 +8,13 @@
 
 static const uint8_t ring_magic[8] = "FCRING\0";
 
-_Static_assert(sizeof(struct fc_slot) == FC_SLOT_HEADER_BYTES, "frames start on a cache line");
+_Static_assert(sizeof(struct fc_slot) == FC_SLOT_HEADER_BYTES, "no header shares a cache line");
 _Static_assert(offsetof(struct fc_ring_header, head) % 128 == 0, "head has its own lines");
 _Static_assert(offsetof(struct fc_ring_header, parsed) % 128 == 0, "parsed has its own lines");
 _Static_assert(offsetof(struct fc_ring_header, readers_of) % 128 == 0, "tails have own lines");
 _Static_assert(sizeof(struct fc_reader) % 128 == 0, "no reader shares a line with another");
-_Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET, "header fits its page");
+_Static_assert(sizeof(struct fc_ring_header) <= FC_RING_SLOTS_OFFSET,
+	       "header fits before the slots");
 
 /* Upper bound of a ring's size: 2^26 slots of 64 KiB would be 4 TiB. */
 #define SLOTS_MAX (1ull << 26)
@@ -32,21 +33,37 @@ static int check_geometry(uint64_t slots, uint32_t slot_bytes)
 	return 0;
 }
 
+static uint64_t in_pages(uint64_t bytes)
+{
+	return (bytes + FC_HUGE_PAGE_BYTES - 1) / FC_HUGE_PAGE_BYTES * FC_HUGE_PAGE_BYTES;
+}
+
+static uint64_t frames_offset(uint64_t slots)
+{
+	return in_pages(FC_RING_SLOTS_OFFSET + slots * FC_SLOT_HEADER_BYTES);
+}
+
+static uint32_t frame_room(uint32_t slot_bytes)
+{
+	return slot_bytes - FC_SLOT_HEADER_BYTES;
+}
+
 static uint64_t file_bytes_for(uint64_t slots, uint32_t slot_bytes)
 {
-	const uint64_t per_page = FC_HUGE_PAGE_BYTES / slot_bytes;
+	const uint64_t per_page = FC_HUGE_PAGE_BYTES / frame_room(slot_bytes);
 
-	return FC_RING_SLOTS_OFFSET + (slots + per_page - 1) / per_page * FC_HUGE_PAGE_BYTES;
+	return frames_offset(slots) + (slots + per_page - 1) / per_page * FC_HUGE_PAGE_BYTES;
 }
 
 static void attach(struct fc_ring *ring)
 {
 	ring->header = (struct fc_ring_header *)ring->map.base;
-	ring->slots_base = ring->map.base + FC_RING_SLOTS_OFFSET;
+	ring->slots = (struct fc_slot *)(ring->map.base + FC_RING_SLOTS_OFFSET);
+	ring->frames = ring->map.base + frames_offset(ring->header->slots);
 	ring->mask = ring->header->slots - 1;
-	ring->slots_per_page = (uint32_t)ring->header->slots_per_page;
-	ring->page_reciprocal = UINT64_MAX / ring->slots_per_page + 1;
-	ring->slot_bytes = ring->header->slot_bytes;
+	ring->frames_per_page = (uint32_t)ring->header->frames_per_page;
+	ring->page_reciprocal = UINT64_MAX / ring->frames_per_page + 1;
+	ring->frame_room = frame_room(ring->header->slot_bytes);
 	ring->reader = ring->header->readers_of;
 }
 
@@ -64,7 +81,7 @@ int fc_ring_create(const char *path, uint64_t slots, uint32_t slot_bytes, uint32
 	header->layout_version = FC_LAYOUT_VERSION;
 	header->slot_bytes = slot_bytes;
 	header->slots = slots;
-	header->slots_per_page = FC_HUGE_PAGE_BYTES / slot_bytes;
+	header->frames_per_page = FC_HUGE_PAGE_BYTES / frame_room(slot_bytes);
 	header->file_bytes = out->map.bytes;
 	header->huge_pages = out->map.huge_pages;
 	header->live_source = live_source;
@@ -89,7 +106,7 @@ static int check_header(const struct fc_ring_header *header, uint64_t mapped, co
 	if (header->readers < 1 || header->readers > FC_READERS_MAX)
 		return fc_fail(EINVAL, RING_READERS_DAMAGED, .texts = { path },
 			       .numbers = { header->readers });
-	if (header->slots_per_page != FC_HUGE_PAGE_BYTES / header->slot_bytes ||
+	if (header->frames_per_page != FC_HUGE_PAGE_BYTES / frame_room(header->slot_bytes) ||
 	    header->file_bytes != mapped ||
 	    mapped < file_bytes_for(header->slots, header->slot_bytes))
 		return fc_fail(EINVAL, SIZES_CONTRADICT, .texts = { path }, .numbers = { mapped });
@@ -175,6 +192,11 @@ struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position)
 	return fc_ring_slot(ring, position);
 }
 
+uint8_t *fc_ring_frame_at(const struct fc_ring *ring, uint64_t position)
+{
+	return fc_ring_frame(ring, position);
+}
+
 static struct fc_commit_stamp *stamp_of(const void *copies, size_t bytes, unsigned which)
 {
 	return (struct fc_commit_stamp *)((uintptr_t)copies + which * bytes);
@@ -257,7 +279,7 @@ int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, ui
 {
 	const uint64_t position = ring->header->head + pending;
 
-	if (frame_bytes > ring->slot_bytes - FC_SLOT_HEADER_BYTES)
+	if (frame_bytes > ring->frame_room)
 		return -EMSGSIZE;
 	if (position - fc_ring_free_from(ring) > ring->mask)
 		return -EAGAIN;
@@ -266,7 +288,8 @@ int fc_ring_put(struct fc_ring *ring, uint64_t pending, const uint8_t *frame, ui
 	slot->frame_bytes = (uint16_t)frame_bytes;
 	slot->wire_bytes = wire_bytes;
 	slot->source_frame = source_frame;
-	fc_copy_frame(slot, frame, frame_bytes, fc_ring_wants_icrc(ring, position));
+	fc_copy_frame(slot, fc_ring_frame(ring, position), frame, frame_bytes,
+		      fc_ring_wants_icrc(ring, position));
 	return 0;
 }
 

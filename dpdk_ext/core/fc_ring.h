@@ -2,9 +2,13 @@
  * is the layout. It is read by the compiler and, without its # lines, by cffi. Every change here
  * needs a new FC_LAYOUT_VERSION.
  *
+ * A slot is a header and a frame. The headers lie side by side: the CPU fetches the next ones by
+ * itself, and of a slot all that is not its frame needs one page for many.
+ *
  * 0        struct fc_ring_header (positions on cache lines of their own)
- * 2 MiB    slots; FC_HUGE_PAGE_BYTES / slot_bytes per 2 MiB page, so that
- *          none crosses a page
+ * 128 KiB  headers of slots: an array of struct fc_slot
+ * n MiB    frames, from the first 2 MiB page behind the headers; as many in each page as fit, so
+ *          that none crosses a page: engines copy to addresses that go on in one only
  *
  * process    writes                                   reads
  * capture    slot (except its mark), head, source_end tail, icrc_every
@@ -27,11 +31,11 @@
 #include "fc_counters.h"
 
 enum {
-	FC_LAYOUT_VERSION = 10,
+	FC_LAYOUT_VERSION = 11,
 	FC_READERS_MAX = 64,
 	FC_SLOT_HEADER_BYTES = 64,
 	FC_SLOT_BYTES_DEFAULT = 4352,
-	FC_RING_SLOTS_OFFSET = 2097152,
+	FC_RING_SLOTS_OFFSET = 131072,
 };
 
 /* The parser's result for a slot. Written by the parser only. */
@@ -49,17 +53,17 @@ struct fc_mark {
 	uint8_t same_headers;   /* 1: both messages have equal headers: neither is trusted */
 };
 
+/* The header of a slot. */
 struct fc_slot {
 	uint64_t timestamp_ns; /* nanoseconds since 1970; 0: unknown */
 	uint32_t wire_bytes;   /* bytes of the frame on the wire */
-	uint16_t frame_bytes;  /* bytes in `frame` */
+	uint16_t frame_bytes;  /* bytes in the ring, at most slot_bytes - FC_SLOT_HEADER_BYTES */
 	/* The copy into the slot found the ICRC right of the packet whose IP header is at icrc_l3_at
 	 * and whose ICRC is followed by icrc_after bytes of the frame; 0: nobody looked, or it is
 	 * not right. */
 	uint8_t icrc_l3_at, icrc_after;
 	uint64_t source_frame; /* number of the frame at its source, from 0 */
 	struct fc_mark mark;
-	uint8_t frame[]; /* up to slot_bytes - 64 */
 };
 
 struct fc_capture_commit {
@@ -92,9 +96,9 @@ struct fc_reader {
 struct fc_ring_header {
 	uint8_t magic[8]; /* "FCRING\0\0" */
 	uint32_t layout_version;
-	uint32_t slot_bytes;
-	uint64_t slots; /* a power of two */
-	uint64_t slots_per_page;
+	uint32_t slot_bytes;      /* of header and frame */
+	uint64_t slots;           /* a power of two */
+	uint64_t frames_per_page; /* of 2 MiB */
 	uint64_t file_bytes;
 	uint32_t huge_pages;  /* 1: backed by 2 MiB pages */
 	uint32_t live_source; /* 1: drop and count if full; 0: do not poll if full */

@@ -9,10 +9,12 @@ struct fc_ring {
 	struct fc_map map;
 	struct fc_ring_header *header;
 	struct fc_reader *reader; /* reader whose tail and counters this handle uses */
-	uint8_t *slots_base;
+	struct fc_slot *slots;    /* headers */
+	uint8_t *frames;
 	uint64_t mask;            /* slots - 1 */
-	uint64_t page_reciprocal; /* 2^64 / slots_per_page, rounded up */
-	uint32_t slots_per_page, slot_bytes;
+	uint64_t page_reciprocal; /* 2^64 / frames_per_page, rounded up */
+	uint32_t frames_per_page;
+	uint32_t frame_room; /* bytes from one frame to the next: no frame has more */
 };
 
 /* Creates the file and its header; the header's magic is written last. */
@@ -37,6 +39,7 @@ uint64_t fc_ring_source_end(const struct fc_ring *ring);
 /* Capture: no more frames will come. */
 void fc_ring_end_source(struct fc_ring *ring);
 struct fc_slot *fc_ring_at(const struct fc_ring *ring, uint64_t position);
+uint8_t *fc_ring_frame_at(const struct fc_ring *ring, uint64_t position);
 
 /* The counters that belong to the published positions. */
 void fc_ring_capture_counters(const struct fc_ring *ring, struct fc_capture_commit *out);

@@ -7,13 +7,20 @@
 #include "fc_ring.h"
 #include "fc_ring_api.h"
 
+/* The header of a slot. */
 static inline struct fc_slot *fc_ring_slot(const struct fc_ring *ring, uint64_t position)
 {
+	return &ring->slots[position & ring->mask];
+}
+
+/* The frame of a slot. */
+static inline uint8_t *fc_ring_frame(const struct fc_ring *ring, uint64_t position)
+{
 	const uint64_t index = position & ring->mask;
-	/* index / slots_per_page: a division takes longer than all else that a slot needs. */
+	/* index / frames_per_page: a division takes longer than all else that a slot needs. */
 	const uint64_t page = (uint64_t)((unsigned __int128)index * ring->page_reciprocal >> 64);
-	return (struct fc_slot *)(ring->slots_base + page * FC_HUGE_PAGE_BYTES +
-				  (index - page * ring->slots_per_page) * ring->slot_bytes);
+	return ring->frames + page * FC_HUGE_PAGE_BYTES +
+	       (index - page * ring->frames_per_page) * ring->frame_room;
 }
 
 /* Whether the parser wants the ICRC of this slot: chosen by position, so that a restarted parser

@@ -49,14 +49,14 @@ void fc_admit(struct fc_capture *capture, struct rte_mbuf *mbuf, uint64_t now_ns
 	flight->mbuf = mbuf;
 	flight->frame_bytes = rte_pktmbuf_pkt_len(mbuf);
 	flight->segments = mbuf->nb_segs > 1 ? 2 : 1;
-	if (flight->frame_bytes > capture->ring->slot_bytes - FC_SLOT_HEADER_BYTES) {
+	if (flight->frame_bytes > capture->ring->frame_room) {
 		flight->outcome = FC_OVERSIZE;
 	} else if (fc_ring_is_full(capture)) {
 		flight->outcome = FC_RING_FULL;
 	} else {
 		flight->with_icrc = fc_ring_wants_icrc(capture->ring, capture->position);
-		struct fc_slot *slot = fc_ring_slot(capture->ring, capture->position++);
-
+		struct fc_slot *slot = fc_ring_slot(capture->ring, capture->position);
+		flight->to = fc_ring_frame(capture->ring, capture->position++);
 		__builtin_prefetch(fc_ring_slot(capture->ring, capture->position + HEADERS_AHEAD),
 				   1);
 		flight->outcome = FC_PUSHED;

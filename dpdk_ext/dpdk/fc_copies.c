@@ -29,7 +29,7 @@ void fc_copies_destroy(struct fc_copies *copies)
 static void gather(const struct fc_flight *flight)
 {
 	uint32_t left = flight->frame_bytes;
-	uint8_t *to = flight->slot->frame;
+	uint8_t *to = flight->to;
 
 	for (const struct rte_mbuf *part = flight->mbuf; part && left; part = part->next) {
 		const uint32_t bytes = part->data_len < left ? part->data_len : left;
@@ -48,7 +48,7 @@ static void copy_in_one(const struct fc_flight *flight)
 			       FC_CACHE_LINE_BYTES * FC_CACHE_LINE_BYTES;
 	const bool has_room = rte_pktmbuf_tailroom(flight->mbuf) >= whole - flight->frame_bytes;
 
-	fc_copy_frame(flight->slot, rte_pktmbuf_mtod(flight->mbuf, const uint8_t *),
+	fc_copy_frame(flight->slot, flight->to, rte_pktmbuf_mtod(flight->mbuf, const uint8_t *),
 		      has_room ? whole : flight->frame_bytes, flight->with_icrc);
 }
 

@@ -27,6 +27,7 @@ enum fc_copied_by {
 struct fc_flight {
 	struct rte_mbuf *mbuf; /* NULL once its bytes are copied */
 	struct fc_slot *slot;
+	uint8_t *to; /* the frame of the slot */
 	uint32_t frame_bytes;
 	bool with_icrc; /* if the CPU copies */
 	uint8_t done, outcome, copied_by, snapped, segments;

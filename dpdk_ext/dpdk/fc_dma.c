@@ -211,7 +211,7 @@ static bool hand_over(struct fc_dma *dma, struct device *device, const struct fc
 					? (rte_iova_t)(uintptr_t)rte_pktmbuf_mtod(mbuf, void *)
 					: rte_pktmbuf_iova(mbuf);
 
-	if (rte_dma_copy(device->id, VCHAN, from, target(dma, device, flight->slot->frame),
+	if (rte_dma_copy(device->id, VCHAN, from, target(dma, device, flight->to),
 			 flight->frame_bytes, 0) < 0)
 		return false;
 	device->flights[device->started++ & (FC_FLIGHTS - 1)] = ordinal;

@@ -19,9 +19,9 @@ from bench.measure import (
     Scale,
     Work,
     address,
+    frames_of,
     memory,
     rewind,
-    slots_of,
     together,
 )
 from flowcheck._core import ffi, lib
@@ -44,7 +44,7 @@ def _cpu(scale: Scale, copies: Copies, pmtu_bytes: int) -> Iterator[Figure]:
     stride = (size + 127) // 128 * 128
     source = np.ones(items * stride, np.uint8)
     with memory(items * 4352) as folder, FrameRing.create(folder / "ring", slots=items) as ring:
-        to, come_from = slots_of(ring), (address(source), stride, 0)
+        to, come_from = frames_of(ring), (address(source), stride, 0)
         total = size * items / 1e9
         commit = ring.capture_commit()
         functions = [address(ffi.addressof(lib, f"fc_ring_{n}")) for n in ("put", "publish")]

@@ -15,9 +15,9 @@ from bench.measure import (
     Scale,
     Work,
     address,
+    frames_of,
     memory,
     rewind,
-    slots_of,
     together,
 )
 from flowcheck._core import ffi, lib
@@ -33,8 +33,8 @@ from flowcheck.wire.training_job.flow_plan import SEGMENT, SEND, FlowPlan, Messa
 
 TARGETS = {"LL": 1.0, "Simple": 0.85}
 CODES = {"LL": int(lib.FC_PROTOCOL_LL), "Simple": int(lib.FC_PROTOCOL_SIMPLE)}
-PAYLOAD_AT = 64 + 14 + 40 + 8 + 12
-"""Of a Middle packet, in its slot."""
+PAYLOAD_AT = 14 + 40 + 8 + 12
+"""Of a Middle packet, in its frame."""
 FLOWS = 8
 
 
@@ -124,7 +124,7 @@ def _stage(scale: Scale, copies: Copies, load: Load) -> Iterator[Figure]:
         count = fill(ring, load)
         target = np.zeros(count * load.pmtu_bytes, np.uint8)
         to = address(target), load.pmtu_bytes, 0
-        source = slots_of(ring, PAYLOAD_AT)
+        source = frames_of(ring, PAYLOAD_AT)
         placing = Placing(ring, folder, load, count)
         works = {
             "memcpy": Work(lambda: copies.copy("memcpy", to, source, load.pmtu_bytes, count)),

@@ -235,7 +235,7 @@ class Copies:
         lib.fc_copy_fence()
 
 
-def slots_of(ring: FrameRing, offset: int = 64) -> tuple[int, int, int]:
-    """(address, stride, per page) of byte `offset` of every slot; 64 is the frame's first."""
+def frames_of(ring: FrameRing, offset: int = 0) -> tuple[int, int, int]:
+    """(address, stride, per page) of byte `offset` of every frame."""
     handle = ring.handle
-    return address(handle.slots_base) + offset, int(handle.slot_bytes), int(handle.slots_per_page)
+    return address(handle.frames) + offset, int(handle.frame_room), int(handle.frames_per_page)

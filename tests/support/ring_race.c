@@ -46,8 +46,9 @@ int main(int count, char **words)
 			sched_yield();
 		for (; at < head; at++) {
 			const struct fc_slot *slot = fc_ring_slot(&ring, at);
-			bad += slot->source_frame != at || slot->frame[0] != (at & 0xff) ||
-			       slot->frame[FRAME_BYTES - 1] != (at & 0xff);
+			const uint8_t *frame = fc_ring_frame(&ring, at);
+			bad += slot->source_frame != at || frame[0] != (at & 0xff) ||
+			       frame[FRAME_BYTES - 1] != (at & 0xff);
 		}
 		FC_STORE_RELEASE(&ring.reader->tail, at);
 	}

@@ -11,8 +11,8 @@ def frames_in(ring: FrameRing) -> list[bytes]:
     """The frames between tail and head, as bytes."""
     found = []
     for position in range(ring.tail, ring.head):
-        slot = lib.fc_ring_at(ring.handle, position)
-        found.append(bytes(ffi.buffer(slot.frame, slot.frame_bytes)))
+        size = lib.fc_ring_at(ring.handle, position).frame_bytes
+        found.append(bytes(ffi.buffer(lib.fc_ring_frame_at(ring.handle, position), size)))
     return found
 
 

@@ -180,9 +180,9 @@ class Run:
         return [self.mark(position) for position in range(self.ring.parsed)]
 
     def payload(self, position: int) -> bytes:
-        slot = lib.fc_ring_at(self.ring.handle, position)
-        at = slot.mark.payload_at
-        return bytes(ffi.buffer(slot.frame + at, slot.mark.payload_bytes))
+        mark = lib.fc_ring_at(self.ring.handle, position).mark
+        frame = lib.fc_ring_frame_at(self.ring.handle, position)
+        return bytes(ffi.buffer(frame + mark.payload_at, mark.payload_bytes))
 
     def verdicts(self) -> Counter[str]:
         return Counter(mark.said for mark in self.marks())

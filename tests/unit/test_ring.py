@@ -6,7 +6,10 @@ import errno
 import os
 import struct
 import subprocess
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.refused_as import Like, like, refused_as
@@ -51,8 +54,8 @@ def publish(ring: FrameRing, frames: int) -> None:
 
 
 def frame_at(ring: FrameRing, position: int) -> bytes:
-    slot = lib.fc_ring_at(ring.handle, position)
-    return bytes(ffi.buffer(slot.frame, slot.frame_bytes))
+    size = lib.fc_ring_at(ring.handle, position).frame_bytes
+    return bytes(ffi.buffer(lib.fc_ring_frame_at(ring.handle, position), size))
 
 
 def test_nothing_is_readable_before_it_is_published(shm: Path) -> None:
@@ -78,17 +81,28 @@ def test_a_frame_longer_than_a_slot_is_refused(shm: Path) -> None:
         assert push(ring, b"x" * 193) < 0
 
 
-@pytest.mark.parametrize("slot_bytes", [128, 4352, 9216, 65536])
-def test_no_slot_crosses_a_two_mebibyte_page(shm: Path, slot_bytes: int) -> None:
-    with FrameRing.create(shm / "r", slots=1024, slot_bytes=slot_bytes) as ring:
-        base = int(ffi.cast("uintptr_t", ring.handle.map.base))
-        starts = [
-            int(ffi.cast("uintptr_t", lib.fc_ring_at(ring.handle, n))) - base for n in range(1024)
-        ]
-        assert len(set(starts)) == 1024
-        assert all(at // PAGE_BYTES == (at + slot_bytes - 1) // PAGE_BYTES for at in starts)
-        assert all(at % 64 == 0 for at in starts)
-        assert max(starts) + slot_bytes <= ring.handle.map.bytes
+@pytest.mark.parametrize(
+    ("slots", "slot_bytes"),
+    [(2, 128), (1024, 128), (1024, 4352), (1024, 9216), (1024, 65536), (32768, 128), (32768, 4352)],
+)
+def test_headers_and_frames_share_no_byte_and_no_frame_crosses_a_page(
+    shm: Path, slots: int, slot_bytes: int
+) -> None:
+    """A page of 2 MiB: an engine's addresses go on within one only."""
+    with FrameRing.create(shm / "r", slots=slots, slot_bytes=slot_bytes) as ring:
+        base, room = int(ffi.cast("uintptr_t", ring.handle.map.base)), slot_bytes - 64
+
+        def offsets(of: Callable[[Any, int], Any]) -> list[int]:
+            return [int(ffi.cast("uintptr_t", of(ring.handle, n))) - base for n in range(slots)]
+
+        headers, frames = offsets(lib.fc_ring_at), offsets(lib.fc_ring_frame_at)
+        assert headers == list(range(headers[0], headers[0] + 64 * slots, 64))
+        assert headers[0] >= ffi.sizeof("struct fc_ring_header")
+        assert frames[0] >= headers[-1] + 64
+        assert all(b - a >= room for a, b in pairwise(frames))
+        assert all(at // PAGE_BYTES == (at + room - 1) // PAGE_BYTES for at in frames)
+        assert all(at % 64 == 0 for at in headers + frames)
+        assert frames[-1] + room <= ring.handle.map.bytes
 
 
 def test_every_byte_is_reserved_at_creation(shm: Path) -> None:

@@ -30,7 +30,6 @@ RING_SLOTS = 16_384
 choice that bounds memory."""
 DRAIN_SLOTS = 64
 """Slots of a ring whose frames are forgotten, as are those that find it full."""
-SLOT_HEADER_BYTES = 64
 STOP_LIMIT_S = 10.0
 """Seconds in which a receive loop must end. It needs milliseconds; copy engines are given 5 s
 (fc_capture.c)."""
@@ -63,7 +62,7 @@ class LivePort(Closeable):
         self._dropped = 0
         by_socket = named.kind is PortKind.INTERFACE
         try:
-            room = int(ring.handle.slot_bytes) - SLOT_HEADER_BYTES
+            room = int(ring.handle.frame_room)
             self.port = DpdkPort(
                 named.device(number),
                 mbufs=mbufs,

@@ -7,7 +7,6 @@ counter of.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,6 @@ BROKEN_IN_A_TURN = 64
 bounds processor time."""
 LENGTHS_MOST = 64
 """Lengths of cut frames that are kept: a session has one. A choice that bounds memory."""
-HUGE_PAGE_BYTES = 2 << 20
-"""No slot crosses one (fc_ring.h)."""
 TUNNELS = ("none", "GRE", "ERSPAN I", "ERSPAN II", "ERSPAN III", "VXLAN")
 """Names of enum fc_tunnel_kind (fc_parse.h), in its order."""
 MALFORMED, SNAPPED = VERDICTS.index("malformed"), VERDICTS.index("snapped")
@@ -38,40 +35,18 @@ class SlotHeaders:
     """The headers of a ring's slots as numpy sees them."""
 
     def __init__(self, ring: FrameRing) -> None:
-        kind = ffi.typeof("struct fc_slot")
-        fields = [(name, field) for name, field in kind.fields if name != "frame"]
-        # The frame has no length of its own: a struct of the fields before it.
-        self._dtype = np.dtype(
-            {
-                "names": [name for name, _ in fields],
-                "formats": [
-                    record_dtype(field.type)
-                    if field.type.kind == "struct"
-                    else f"u{ffi.sizeof(field.type)}"
-                    for _, field in fields
-                ],
-                "offsets": [field.offset for _, field in fields],
-                "itemsize": ffi.offsetof("struct fc_slot", "frame"),
-            }
-        )
+        self._dtype = record_dtype(ffi.typeof("struct fc_slot"))
         self._mask = ring.slots - 1
-        self._in_page = int(ring.handle.slots_per_page)
-        pages = -(-ring.slots // self._in_page)
-        base = ffi.buffer(ring.handle.slots_base, pages * HUGE_PAGE_BYTES)
-        self._slots: NDArray[np.void] = np.ndarray(
-            (pages, self._in_page),
-            dtype=self._dtype,
-            buffer=base,
-            strides=(HUGE_PAGE_BYTES, int(ring.handle.slot_bytes)),
-        )
+        headers = ffi.buffer(ring.handle.slots, ring.slots * ffi.sizeof("struct fc_slot"))
+        self._slots: NDArray[np.void] = np.frombuffer(headers, dtype=self._dtype)
 
     def close(self) -> None:
-        self._slots = np.empty((0, 1), dtype=self._dtype)
+        self._slots = np.empty(0, dtype=self._dtype)
 
     def copied(self, start: int, stop: int) -> NDArray[np.void]:
         """Copies of the headers of [start, stop)."""
         index = np.arange(start, stop, dtype=np.int64) & self._mask
-        found: NDArray[np.void] = self._slots[index // self._in_page, index % self._in_page]
+        found: NDArray[np.void] = self._slots[index]
         return found
 
 
@@ -127,18 +102,18 @@ class SlotFigures(Closeable):
     def _is_cut(self, position: int) -> bool:
         """Whether a frame whose lengths contradict each other is one whose end was cut off: then
         they do not, once the decoder is told that it was longer."""
-        slot = lib.fc_ring_at(self._ring.handle, position)
-        size = self._bytes_of(slot)
-        return int(lib.fc_decode(slot.frame, size, size + 1, self._packet)) == SNAPPED
+        return self._decoded(position) == SNAPPED
 
-    def _bytes_of(self, slot: Any) -> int:
-        room = int(self._ring.handle.slot_bytes) - int(lib.FC_SLOT_HEADER_BYTES)
-        return min(int(slot.frame_bytes), room)
+    def _decoded(self, position: int) -> int:
+        """The verdict on a frame, as if it had been longer than what is in the ring."""
+        handle = self._ring.handle
+        size = min(int(lib.fc_ring_at(handle, position).frame_bytes), int(handle.frame_room))
+        frame = lib.fc_ring_frame_at(handle, position)
+        return int(lib.fc_decode(frame, size, size + 1, self._packet))
 
     def _note_tags(self, position: int) -> None:
-        slot = lib.fc_ring_at(self._ring.handle, position)
-        size, packet = self._bytes_of(slot), self._packet
-        lib.fc_decode(slot.frame, size, size + 1, packet)
+        packet = self._packet
+        self._decoded(position)
         if packet.tunnel:
             self.tunnels[TUNNELS[int(packet.tunnel)]] += 1
         if packet.flags & lib.FC_PACKET_VLAN:

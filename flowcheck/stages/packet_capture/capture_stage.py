@@ -85,7 +85,7 @@ class DpdkCapture:
         dpdk_eal.start_eal(environment)
         if environment.why is not None:
             links.report(Note(stage=self.name, finding=environment.why))
-        room = self._config.ring.slot_bytes - 64
+        room = int(self._rings[0].handle.frame_room)
         self._port = DpdkPort(device, queues=self._source.queues, mbufs=mbufs, frame_bytes=room)
         if not self._port.link_up:
             links.report(Note(stage=self.name, finding=NO_LINK_YET(device.name)))

@@ -139,14 +139,14 @@ class Mirror:
                 )  # fmt: skip
                 placed[record.position] = bytearray(size)
         for position in range(self.ring.tail, self.ring.parsed):
-            slot = lib.fc_ring_at(self.ring.handle, position)
-            mark = slot.mark
+            mark = lib.fc_ring_at(self.ring.handle, position).mark
             if VERDICTS[mark.verdict] != "write" or mark.message not in found:
                 continue
             start, stop = mark.offset_bytes, mark.offset_bytes + mark.payload_bytes
             message = found[mark.message]
             assert stop <= message.length, "a mark beyond its message"
-            payload = ffi.buffer(slot.frame + mark.payload_at, mark.payload_bytes)[:]
+            frame = lib.fc_ring_frame_at(self.ring.handle, position)
+            payload = ffi.buffer(frame + mark.payload_at, mark.payload_bytes)[:]
             message.data[start:stop] = payload
             placed[mark.message][start:stop] = bytes([1]) * len(payload)
         for position, message in found.items():
