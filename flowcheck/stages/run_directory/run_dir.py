@@ -299,6 +299,8 @@ class RunDir(LearnedFiles, RecordFiles):
                 make_folder(folder)
             root.chmod(modes_for_new_entries(root)[1])
             make_folder(memory, new=True)
+            for gone in [held for held in _LOCKS if not held.exists()]:
+                os.close(_LOCKS.pop(gone))
             _LOCKS[memory.resolve()] = lock_folder(memory)
             link_run_dir(root, memory)
             (root / "memory").symlink_to(memory)
