@@ -247,15 +247,60 @@ def test_rewritten_addresses_leave_no_right_checksum(real: list[Frame], doctor: 
     assert sum(link["data_packets"] + link["control_packets"] for link in port["links"]) == writes
 
 
-def test_a_damaged_frame_is_lost(real: list[Frame], doctor: Doctor) -> None:
-    at = [index for index, (data, _) in enumerate(real) if len(data) > 1000 and roce(data)][5]
-    damaged = bytes([real[at][0][500] ^ 1])
-    real[at] = (real[at][0][:500] + damaged + real[at][0][501:], real[at][1])
+def damage(frame: Frame) -> Frame:
+    data, at_us = frame
+    return data[:500] + bytes([data[500] ^ 1]) + data[501:], at_us
+
+
+def long_writes(frames: Sequence[Frame]) -> list[int]:
+    """Frames with writes amid their queue pair: a later one shows that they are missing."""
+    writes = [n for n, (data, _) in enumerate(frames) if is_write(data)]
+    last = {frames[n][0][BTH_AT + 5 : BTH_AT + 8]: n for n in writes}
+    found = [n for n in writes if len(frames[n][0]) > 1000][4:]
+    return [n for n in found if last[frames[n][0][BTH_AT + 5 : BTH_AT + 8]] != n]
+
+
+def test_damaged_frames_are_not_lost_on_the_way_too(real: list[Frame], doctor: Doctor) -> None:
+    for at in long_writes(real)[:3]:
+        real[at] = damage(real[at])
     code, told = doctor(real)
-    found = failing(told)
-    assert code == 1 and found["icrc"] == "mirror_port.icrc_some_wrong"
-    assert line_of(told, "icrc")["arguments"] == {"frames": 1, "of": sum(map(_roce, real))}
-    assert line_of(told, "loss")["arguments"]["packets"] == 1
+    assert (code, failing(told)) == (1, {"icrc": "mirror_port.icrc_some_wrong"})
+    assert line_of(told, "icrc")["arguments"] == {"frames": 3, "of": sum(map(_roce, real))}
+    assert line_of(told, "loss")["code"] == "mirror_port.came_damaged"
+    assert line_of(told, "loss")["arguments"]["packets"] == 3
+    links = told["ports"][0]["links"]
+    assert sum(link["damaged_packets"] for link in links) == 3
+
+
+def test_what_is_lost_beside_damaged_frames_is_told_of_its_link(
+    captures: Path, doctor: Doctor
+) -> None:
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    at = long_writes(frames)[:40:4]
+    for damaged in at[:4]:
+        frames[damaged] = damage(frames[damaged])
+    code, told = doctor([frame for n, frame in enumerate(frames) if n not in at[4:]])
+    assert code == 1 and failing(told)["loss"] == "mirror_port.lost_before"
+    what = line_of(told, "loss")["arguments"]
+    assert what["packets"] == 6 and what["beside"][0]["arguments"] == {"packets": 4}
+    assert [one["arguments"]["packets"] for one in what["links"]] == [6]
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_cut_frames_are_not_lost_on_the_way_too(lost: int, captures: Path, doctor: Doctor) -> None:
+    """No figure has the queue pair of a cut frame: the port's sum tells."""
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    at = long_writes(frames)[:120:4]
+    for cut in at[lost:]:
+        frames[cut] = frames[cut][0][:128], frames[cut][1]
+    code, told = doctor([frame for n, frame in enumerate(frames) if n not in at[:lost]])
+    found, what = failing(told), line_of(told, "loss")
+    assert code == 1 and found["truncation"] == "mirror_port.truncated"
+    if lost:
+        assert found["loss"] == "mirror_port.lost_before" and what["arguments"]["packets"] == 3
+    else:
+        assert "loss" not in found and what["code"] == "mirror_port.came_damaged"
+        assert what["arguments"]["packets"] == len(at)
 
 
 def _roce(frame: Frame) -> bool:

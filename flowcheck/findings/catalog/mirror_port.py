@@ -235,7 +235,7 @@ NOTHING_MISSING = Entry(
 LOST_BEFORE = Entry(
     "mirror_port.lost_before",
     "{packets:,} packets never came ({percent:.3g} % of those sent; their sequence numbers tell): "
-    "{links}",
+    "{links}{beside}",
     between=", ",
     cause="The switch dropped copies, for the monitor port is slower than what is mirrored to it, "
     "has a small buffer or a policer; or the NIC lost them.",
@@ -245,10 +245,23 @@ LOST_BEFORE = Entry(
     "the session.",
 )
 LOST_OF_LINK = Entry("mirror_port.lost_of_link", "{packets:,} of {source} to {destination}")
+LOST_OF_LINK_AT_MOST = Entry(
+    "mirror_port.lost_of_link_at_most", "up to {packets:,} of {source} to {destination}"
+)
+CAME_DAMAGED = Entry(
+    "mirror_port.came_damaged",
+    "{packets:,} packets are missing, no more than frames came cut or damaged: none is known to "
+    "be lost on the way",
+)
+BESIDE_DAMAGED = Entry(
+    "mirror_port.beside_damaged",
+    "; {packets:,} more are missing, no more than frames came cut or damaged: whether any of them "
+    "was lost on the way cannot be told",
+)
 LOST_UNCERTAIN = Entry(
     "mirror_port.lost_uncertain",
     "{packets:,} packets are missing, and {dropped:,} frames were dropped here: at least {least:,} "
-    "were lost before this machine",
+    "were lost before this machine{beside}",
     cause="This machine did not take every frame.",
     remedy="Give the command a core of its own, or watch for a shorter time.",
 )

@@ -41,7 +41,9 @@ class Link(msgspec.Struct, kw_only=True):
     doubled_packets: int = 0
     """Those of them of flows of which nearly every packet came again."""
     missing_packets: int = 0
-    """Sequence numbers between the first and the last packet that never came."""
+    """Sequence numbers between the first and the last packet that never came whole."""
+    damaged_packets: int = 0
+    """Those of them whose place a frame with a wrong ICRC of the same queue pair may have."""
     under_way_packets: int = 0
     """Packets of the last message of each flow that had not come when the watch ended."""
     icrc_bad_frames: int = 0
@@ -153,11 +155,13 @@ def _add_flow(link: Link, record: np.void, earlier: np.void | None) -> None:
     link.duplicate_packets += again
     if again >= DOUBLED_LEAST and again >= DOUBLED_SHARE * (writes - again):
         link.doubled_packets += again
-    link.icrc_bad_frames += grown("icrc_bad_frames")
+    wrong = grown("icrc_bad_frames")
     missing, under_way = _missing(record)
     if earlier is not None:
         missing = max(0, missing - _missing(earlier)[0])
+    link.icrc_bad_frames += wrong
     link.missing_packets += missing
+    link.damaged_packets += min(missing, wrong)
     link.under_way_packets += under_way
 
 

@@ -15,6 +15,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_doctor.load_series import LINE_SHARE, Load
 from flowcheck.ops.mirror_doctor.named_ports import PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import ARRIVED, damaged_counters, lost_counters
+from flowcheck.ops.mirror_doctor.path_losses import PathLosses, path_losses
 from flowcheck.ops.mirror_doctor.port_figures import (
     WRITES,
     Host,
@@ -249,37 +250,42 @@ def _icrc(port: PortFigures) -> list[PortCheck]:
 
 def _loss(port: PortFigures) -> list[PortCheck]:
     found = []
-    missing, writes = port.missing_packets, sum(link.write_packets for link in port.links)
-    if missing and port.dropped_here:
-        what = told.LOST_UNCERTAIN(
-            packets=missing,
-            dropped=port.dropped_here,
-            least=max(0, missing - port.dropped_here),
-        )
-        level: Level = "fail" if missing > port.dropped_here else "warn"
+    if any(link.write_packets for link in port.links):
+        level, what = _lost_on_the_way(port, path_losses(port))
         found.append(_line(PortQuestion.LOSS, level, what))
-    elif missing:
-        distinct = writes - port.duplicate_packets + missing
-        links = [link for link in port.links if link.missing_packets]
-        what = told.LOST_BEFORE(
-            packets=missing,
-            percent=round(100 * missing / max(distinct, missing), 3),
-            links=tuple(
-                told.LOST_OF_LINK(
-                    packets=link.missing_packets,
-                    source=link.source,
-                    destination=link.destination,
-                )
-                for link in links[:NAMED_MOST]
-            ),
-        )
-        found.append(_line(PortQuestion.LOSS, "fail", what))
-    elif writes:
-        found.append(_line(PortQuestion.LOSS, "ok", told.NOTHING_MISSING()))
     if port.flow_table_full_packets:
         full = told.TABLE_FULL(port.flow_table_full_packets)
         found.append(_line(PortQuestion.LOSS, "warn", full))
     return found
+
+
+def _lost_on_the_way(port: PortFigures, losses: PathLosses) -> tuple[Level, Finding]:
+    if not losses.missing:
+        return "ok", told.NOTHING_MISSING()
+    if not losses.lost:
+        return "ok", told.CAME_DAMAGED(losses.missing)
+    beside = (told.BESIDE_DAMAGED(losses.damaged),) if losses.damaged else ()
+    if port.dropped_here:
+        what = told.LOST_UNCERTAIN(
+            packets=losses.lost,
+            dropped=port.dropped_here,
+            least=max(0, losses.lost - port.dropped_here),
+            beside=beside,
+        )
+        return "fail" if losses.lost > port.dropped_here else "warn", what
+    writes = sum(link.write_packets for link in port.links)
+    sent = max(writes - port.duplicate_packets + losses.missing, losses.missing)
+    of_link = told.LOST_OF_LINK if losses.of_links_is_sure else told.LOST_OF_LINK_AT_MOST
+    links = [
+        of_link(packets=packets, source=source, destination=destination)
+        for (source, destination), packets in losses.of_links.items()
+    ]
+    return "fail", told.LOST_BEFORE(
+        packets=losses.lost,
+        percent=round(100 * losses.lost / sent, 3),
+        links=tuple(links[:NAMED_MOST]),
+        beside=beside,
+    )
 
 
 def _lost_here(port: PortFigures) -> list[PortCheck]:
@@ -322,7 +328,7 @@ def _load(port: PortFigures) -> list[PortCheck]:
     )
     lines = [_line(PortQuestion.LOAD, "ok", found)]
     if load.peak_100ms_gbps >= LINE_SHARE * speed:
-        level: Level = "fail" if port.missing_packets > port.dropped_here else "warn"
+        level: Level = "fail" if path_losses(port).lost > port.dropped_here else "warn"
         what = told.AT_LIMIT(long=min(load.peak_100ms_gbps, speed), speed=speed)
         lines.append(_line(PortQuestion.LOAD, level, what))
     return lines
