@@ -15,11 +15,12 @@ from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import GRE, Dot1Q, Ether
 from scapy.layers.vxlan import VXLAN
-from scapy.utils import RawPcapNgReader, RawPcapWriter
+from scapy.utils import RawPcapNgReader, RawPcapReader, RawPcapWriter
 
 from flowcheck._core import lib
 from flowcheck.errors import ConfigError
 from flowcheck.ops.mirror_doctor import live_doctor
+from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
 from flowcheck.ops.mirror_doctor.named_ports import NamedPort, PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import (
     damaged_counters,
@@ -27,6 +28,7 @@ from flowcheck.ops.mirror_doctor.nic_counters import (
     interface_state,
     lost_counters,
 )
+from flowcheck.ops.mirror_doctor.port_figures import Link
 from flowcheck.ops.mirror_doctor.port_verdict import PortQuestion, checks_of
 from flowcheck.ops.mirror_doctor.port_watch import PortWatch
 from flowcheck.ops.mirror_doctor.switch_words import switch_words
@@ -156,13 +158,62 @@ def test_each_frame_twice_is_a_session_of_two_sources(real: list[Frame], doctor:
     assert told["ports"][0]["duplicate_packets"] == sum(is_write(data) for data, _ in real)
 
 
-def test_a_few_packets_twice_were_sent_again(real: list[Frame], doctor: Doctor) -> None:
+def test_a_few_packets_twice_without_a_refusal_were_mirrored_twice(
+    real: list[Frame], doctor: Doctor
+) -> None:
     again = [index for index, (data, _) in enumerate(real) if is_write(data)][10:13]
     frames = [f for index, f in enumerate(real) for _ in range(1 + (index in again))]
     code, told = doctor(frames)
     assert (code, failing(told)) == (0, {})
-    assert line_of(told, "duplicates")["code"] == "mirror_port.sent_again"
+    assert line_of(told, "duplicates")["code"] == "mirror_port.mirrored_in_part"
     assert line_of(told, "duplicates")["arguments"]["packets"] == 3
+
+
+def rxe(captures: Path, name: str) -> list[Frame]:
+    """A capture of the kernel's soft RoCE over IPv4, with real refusals and retransmissions."""
+    with RawPcapReader(str(captures / "rxe" / f"v4_{name}.pcap")) as reader:
+        read: Any = reader
+        return [(data, meta.sec * 10**6 + meta.usec) for data, meta in read]
+
+
+@pytest.mark.parametrize(("when", "naks"), [("before", 7), ("after", 5)])
+def test_copies_behind_refusals_were_sent_again(
+    when: str, naks: int, captures: Path, doctor: Doctor
+) -> None:
+    frames = rxe(captures, f"write_loss_{when}_mirror")
+    _, told = doctor(frames)
+    assert "duplicates" not in failing(told)
+    what = line_of(told, "duplicates")
+    assert what["code"] == "mirror_port.sent_again" and what["arguments"]["naks"] == naks
+    assert what["arguments"]["packets"] == told["ports"][0]["duplicate_packets"] > 100
+    assert sum(link["nak_packets"] for link in told["ports"][0]["links"]) == naks
+
+
+def test_copies_are_either_where_the_receiver_is_not_heard(captures: Path, doctor: Doctor) -> None:
+    frames = rxe(captures, "write_loss_before_mirror")
+    writes = [frame for frame in frames if 6 <= frame[0][14 + 20 + 8] <= 11]
+    _, told = doctor(writes)
+    assert "duplicates" not in failing(told)
+    what = line_of(told, "duplicates")
+    assert what["code"] == "mirror_port.came_again" and what["arguments"]["naks"] == 0
+
+
+def test_copies_are_either_where_a_gap_is_open(real: list[Frame], doctor: Doctor) -> None:
+    lost, *again = long_writes(real)[:4]
+    frames = [f for n, f in enumerate(real) for _ in range(1 + (n in again)) if n != lost]
+    _, told = doctor(frames)
+    codes = {one["found"]["code"] for one in told["ports"][0]["checks"]}
+    assert "mirror_port.came_again" in codes and "mirror_port.mirrored_twice" not in codes
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_refusal_does_not_hide_a_mirror_that_sends_all_twice(copies: int) -> None:
+    links = [
+        Link(source="a", destination="b", data_packets=9000 * copies,
+             duplicate_packets=9000 * (copies - 1), doubled_packets=9000 * (copies - 1)),
+        Link(source="b", destination="a", ack_packets=90 * copies, nak_packets=2),
+    ]  # fmt: skip
+    assert [cause for _, cause in copy_causes(links)] == [CopyCause.EITHER]
 
 
 def test_frames_of_128_bytes_were_cut_by_the_session(real: list[Frame], doctor: Doctor) -> None:

@@ -172,7 +172,30 @@ NO_DATA_YET = Entry(
 NO_DUPLICATES = Entry("mirror_port.no_duplicates", "no packet came twice")
 SENT_AGAIN = Entry(
     "mirror_port.sent_again",
-    "{packets:,} of {of:,} write packets came again: sent again after losses, not mirrored twice",
+    "{packets:,} of {of:,} write packets of {links} came again, and {naks:,} NAKs refused packets: "
+    "sent again after losses, not mirrored twice",
+    between=", ",
+)
+MIRRORED_IN_PART = Entry(
+    "mirror_port.mirrored_in_part",
+    "{packets:,} of {of:,} write packets of {links} came again, though their receiver refused none "
+    "and none is missing: mirrored twice, in part, or sent again for want of ACKs",
+    between=", ",
+    cause="Two sources of the session see some packets: the ways of a link that lead over two "
+    "switches, or a session that was changed meanwhile. A queue pair whose ACKs are lost sends "
+    "again as well, once its time is over.",
+    remedy="See that one source of the session alone has that link: one direction, the same at all "
+    "ports, at one switch. Copies do no harm but for the monitor port's rate.",
+)
+CAME_AGAIN = Entry(
+    "mirror_port.came_again",
+    "{packets:,} of {of:,} write packets of {links} came again, with {naks:,} NAKs: sent again "
+    "after losses, or mirrored twice; nothing here tells which",
+    between=", ",
+    cause="Refusals (NAKs) that tell it take the other direction of the link, which this port may "
+    "not show; or they are too few for so many copies.",
+    remedy="Mirror both directions of that port and watch again; in the trainers' NICs see the "
+    "counters of packets sent again (ConnectX: `packet_seq_err`, `local_ack_timeout_err`).",
 )
 MIRRORED_TWICE = Entry(
     "mirror_port.mirrored_twice",

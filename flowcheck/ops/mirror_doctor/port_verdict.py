@@ -12,6 +12,7 @@ import msgspec
 from flowcheck.findings.catalog import capture_file_problems
 from flowcheck.findings.catalog import mirror_port as told
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
 from flowcheck.ops.mirror_doctor.load_series import LINE_SHARE, Load
 from flowcheck.ops.mirror_doctor.named_ports import PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import ARRIVED, damaged_counters, lost_counters
@@ -193,19 +194,34 @@ def _on_several(ports: Sequence[PortFigures]) -> dict[tuple[str, ...], list[Link
 
 
 def _duplicates(port: PortFigures) -> list[PortCheck]:
-    writes = sum(link.write_packets for link in port.links)
-    doubled = [link for link in port.links if link.doubled_packets]
-    if doubled:
-        what = told.MIRRORED_TWICE(
-            links=_named(doubled),
-            packets=sum(link.doubled_packets for link in doubled),
-            of=sum(link.write_packets for link in doubled),
-        )
-        return [_line(PortQuestion.DUPLICATES, "fail", what)]
-    if port.duplicate_packets:
-        again = told.SENT_AGAIN(packets=port.duplicate_packets, of=writes)
-        return [_line(PortQuestion.DUPLICATES, "ok", again)]
-    return [_line(PortQuestion.DUPLICATES, "ok", told.NO_DUPLICATES())] if writes else []
+    found: dict[CopyCause, list[Link]] = {}
+    for link, cause in copy_causes(port.links):
+        found.setdefault(cause, []).append(link)
+    lines = [_copies(port, cause, found[cause]) for cause in CopyCause if cause in found]
+    if lines or not any(link.write_packets for link in port.links):
+        return lines
+    return [_line(PortQuestion.DUPLICATES, "ok", told.NO_DUPLICATES())]
+
+
+def _copies(port: PortFigures, cause: CopyCause, links: list[Link]) -> PortCheck:
+    """links: those whose copies have this cause."""
+    named, packets = _named(links), sum(link.duplicate_packets for link in links)
+    of = sum(link.write_packets for link in links)
+    back = {(link.destination, link.source) for link in links}
+    naks = sum(one.nak_packets for one in port.links if (one.source, one.destination) in back)
+    match cause:
+        case CopyCause.SENT_AGAIN:
+            what = told.SENT_AGAIN(packets=packets, of=of, links=named, naks=naks)
+            return _line(PortQuestion.DUPLICATES, "ok", what)
+        case CopyCause.MIRRORED_TWICE:
+            what = told.MIRRORED_TWICE(links=named, packets=packets, of=of)
+            return _line(PortQuestion.DUPLICATES, "fail", what)
+        case CopyCause.MIRRORED_IN_PART:
+            what = told.MIRRORED_IN_PART(packets=packets, of=of, links=named)
+            return _line(PortQuestion.DUPLICATES, "warn", what)
+        case CopyCause.EITHER:
+            what = told.CAME_AGAIN(packets=packets, of=of, links=named, naks=naks)
+            return _line(PortQuestion.DUPLICATES, "warn", what)
 
 
 def _encapsulation(port: PortFigures) -> list[PortCheck]:
