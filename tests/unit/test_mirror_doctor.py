@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
 from scapy.layers.inet import IP, UDP
@@ -21,6 +22,7 @@ from flowcheck._core import lib
 from flowcheck.errors import ConfigError
 from flowcheck.ops.mirror_doctor import live_doctor
 from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
+from flowcheck.ops.mirror_doctor.loss_runs import LossRuns
 from flowcheck.ops.mirror_doctor.named_ports import NamedPort, PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import (
     damaged_counters,
@@ -28,11 +30,12 @@ from flowcheck.ops.mirror_doctor.nic_counters import (
     interface_state,
     lost_counters,
 )
-from flowcheck.ops.mirror_doctor.port_figures import Link
+from flowcheck.ops.mirror_doctor.port_figures import Link, links_of
 from flowcheck.ops.mirror_doctor.port_verdict import PortQuestion, checks_of
 from flowcheck.ops.mirror_doctor.port_watch import PortWatch
 from flowcheck.ops.mirror_doctor.switch_words import switch_words
 from flowcheck.ops.switch.switch_platforms import all_platforms
+from flowcheck.plane.shared_memory.flow_table import flow_key
 
 BOTH_WAYS = "allreduce+partial_p2p"
 ONE_WAY = "iter_40000_p2p_iter10"
@@ -271,6 +274,72 @@ def test_lost_copies_are_counted_by_their_sequence_numbers(captures: Path, docto
     code, told = doctor([frame for index, frame in enumerate(frames) if index not in gone])
     assert code == 1 and failing(told)["loss"] == "mirror_port.lost_before"
     assert missing > 5 and line_of(told, "loss")["arguments"]["packets"] == missing
+
+
+def longest_flow(frames: Sequence[Frame]) -> list[int]:
+    """The frames with writes of the queue pair that has most of them."""
+    flows: dict[bytes, list[int]] = {}
+    for n, (data, _) in enumerate(frames):
+        if is_write(data):
+            flows.setdefault(data[BTH_AT + 5 : BTH_AT + 8], []).append(n)
+    return max(flows.values(), key=len)
+
+
+def without_runs(frames: list[Frame], lengths: Sequence[int]) -> list[Frame]:
+    """Of the longest flow so many in a row are gone, with five left before each."""
+    own, gone = longest_flow(frames), set[int]()
+    at = 0
+    for length in lengths:
+        gone |= {*own[at + 5 : at + 5 + length]}
+        at += 5 + length
+    assert at < len(own)
+    return [frame for n, frame in enumerate(frames) if n not in gone]
+
+
+def test_losses_in_a_row_are_as_long_as_they_were(captures: Path, doctor: Doctor) -> None:
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    _, told = doctor(without_runs(frames, (1, 4, 1, 10)))
+    what = line_of(told, "loss_runs")
+    assert what["code"] == "mirror_port.lost_in_a_row"
+    assert what["arguments"] | {"unlisted": [], "damaged": []} == what["arguments"]
+    known = {"mean": 4.0, "longest": 10, "gaps": 4}
+    assert what["arguments"] | known == what["arguments"]
+    (runs,) = [one["loss_runs"] for one in told["ports"][0]["links"] if one["missing_packets"]]
+    assert runs == {"runs": 4, "packets": 16, "longest": 10, "unlisted_packets": 0}
+    _, whole = doctor(frames)
+    assert not [one for one in whole["ports"][0]["checks"] if one["check"] == "loss_runs"]
+
+
+def test_gaps_that_the_table_has_no_place_for_are_told(captures: Path, doctor: Doctor) -> None:
+    """It lists the latest 16 of a queue pair."""
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    _, told = doctor(without_runs(frames, (7, 6, *[2] * 16)))
+    what = line_of(told, "loss_runs")["arguments"]
+    assert (what["mean"], what["longest"], what["gaps"]) == (2.0, 2, 16)
+    assert what["unlisted"][0]["arguments"] == {"packets": 13}
+    assert line_of(told, "loss")["arguments"]["packets"] == 13 + 32
+
+
+def test_gaps_before_the_watch_of_a_chain_s_port_are_left_out(captures: Path) -> None:
+    """The first gap, of 9, loses its place to later ones."""
+    frames = without_runs(frames_of(captures / f"{ONE_WAY}.pcapng"), (9, 3, *[2] * 15))
+    middle = longest_flow(frames)[7]
+    with PortWatch(NamedPort("eth-none", PortKind.INTERFACE)) as watch:
+
+        def records(start: int, stop: int) -> list[np.void]:
+            for n, (data, _) in enumerate(frames[start:stop], start):
+                size = len(data)
+                assert not lib.fc_ring_put(watch.ring.handle, n, data, size, size, n + 1, n)
+            lib.fc_ring_publish(watch.ring.handle, stop, watch.ring.capture_commit())
+            while watch.turn():
+                pass
+            return [record.copy() for record in watch._flows.flows()]
+
+        before = {flow_key(one): one for one in records(0, middle)}
+        links = links_of(records(middle, len(frames)), before)
+    assert sum(one["holes_used"] for one in before.values()) == 1
+    (found,) = [one.loss_runs for one in links if one.loss_runs.runs]
+    assert found == LossRuns(runs=16, packets=33, longest=3, unlisted_packets=0)
 
 
 def test_a_burst_is_as_long_and_large_as_it_was_sent(real: list[Frame], doctor: Doctor) -> None:

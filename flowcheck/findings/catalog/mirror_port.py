@@ -288,6 +288,20 @@ LOST_UNCERTAIN = Entry(
     cause="This machine did not take every frame.",
     remedy="Give the command a core of its own, or watch for a shorter time.",
 )
+LOST_IN_A_ROW = Entry(
+    "mirror_port.lost_in_a_row",
+    "{mean:.3g} packets of a queue pair on average, {longest:,} at most, in {gaps:,} gaps: the "
+    "mean is `--burst-packets` of `flowcheck plan-loss`{unlisted}{damaged}",
+)
+GAPS_UNLISTED = Entry(
+    "mirror_port.gaps_unlisted",
+    "; {packets:,} packets of earlier gaps are not counted, as the table has no place for more of "
+    "one queue pair",
+)
+GAPS_OF_DAMAGED = Entry(
+    "mirror_port.gaps_of_damaged",
+    "; up to {packets:,} packets in gaps came cut or damaged",
+)
 LOST_IN_NIC = Entry(
     "mirror_port.lost_in_nic",
     "the NIC lost frames: {counters}",

@@ -27,6 +27,7 @@ SAID_AS = {
     PortQuestion.HALVES: "both halves",
     PortQuestion.ICRC: "ICRC",
     PortQuestion.LOSS: "loss on the way",
+    PortQuestion.LOSS_RUNS: "lost in a row",
 }
 LINKS_MOST = 24
 """Links that the table shows; the JSON has all. A choice of layout."""

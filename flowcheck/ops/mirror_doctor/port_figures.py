@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.ops.mirror_doctor.load_series import Load
+from flowcheck.ops.mirror_doctor.loss_runs import LossRuns, runs_of_flow
 from flowcheck.plane.shared_memory.flow_table import (
     flow_key,
     psn_missing,
@@ -47,6 +48,8 @@ class Link(msgspec.Struct, kw_only=True):
     """Sequence numbers between the first and the last packet that never came whole."""
     damaged_packets: int = 0
     """Those of them whose place a frame with a wrong ICRC of the same queue pair may have."""
+    loss_runs: LossRuns = msgspec.field(default_factory=LossRuns)
+    """How many of them are missing in a row, those with such a frame too."""
     under_way_packets: int = 0
     """Packets of the last message of each flow that had not come when the watch ended."""
     icrc_bad_frames: int = 0
@@ -169,6 +172,7 @@ def _add_flow(link: Link, record: np.void, earlier: np.void | None) -> None:
     link.icrc_bad_frames += wrong
     link.missing_packets += missing
     link.damaged_packets += min(missing, wrong)
+    link.loss_runs.add(runs_of_flow(record, earlier))
     link.under_way_packets += under_way
 
 

@@ -14,6 +14,7 @@ from flowcheck.findings.catalog import mirror_port as told
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
 from flowcheck.ops.mirror_doctor.load_series import LINE_SHARE, Load
+from flowcheck.ops.mirror_doctor.loss_runs import joined_runs
 from flowcheck.ops.mirror_doctor.named_ports import PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import ARRIVED, damaged_counters, lost_counters
 from flowcheck.ops.mirror_doctor.path_losses import PathLosses, path_losses
@@ -45,6 +46,7 @@ class PortQuestion(StrEnum):
     TRUNCATION = "truncation"
     ICRC = "icrc"
     LOSS = "loss"
+    LOSS_RUNS = "loss_runs"
     LOST_HERE = "lost_here"
     LOAD = "load"
     BURST = "burst"
@@ -66,7 +68,7 @@ def checks_of(port: PortFigures, *, seconds: float) -> list[PortCheck]:
         return found
     found += _truncation(port)
     if port.cut_frames < sum(port.verdicts.values()):
-        found += [*_duplicates(port), *_icrc(port), *_loss(port)]
+        found += [*_duplicates(port), *_icrc(port), *_loss(port), *_loss_runs(port)]
     found += [*_encapsulation(port), *_lost_here(port), *_load(port), *_burst(port)]
     return sorted(found, key=lambda one: [*PortQuestion].index(one.check))
 
@@ -302,6 +304,22 @@ def _lost_on_the_way(port: PortFigures, losses: PathLosses) -> tuple[Level, Find
         links=tuple(links[:NAMED_MOST]),
         beside=beside,
     )
+
+
+def _loss_runs(port: PortFigures) -> list[PortCheck]:
+    """How long bursts of losses were; not where frames that were dropped here lengthen them."""
+    losses, runs = path_losses(port), joined_runs(link.loss_runs for link in port.links)
+    if not losses.lost or port.dropped_here or not runs.runs:
+        return []
+    unlisted, damaged = runs.unlisted_packets, losses.damaged
+    what = told.LOST_IN_A_ROW(
+        mean=round(runs.mean, 3),
+        longest=runs.longest,
+        gaps=runs.runs,
+        unlisted=(told.GAPS_UNLISTED(unlisted),) if unlisted else (),
+        damaged=(told.GAPS_OF_DAMAGED(damaged),) if damaged else (),
+    )
+    return [_line(PortQuestion.LOSS_RUNS, "ok", what)]
 
 
 def _lost_here(port: PortFigures) -> list[PortCheck]:
