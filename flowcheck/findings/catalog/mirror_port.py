@@ -140,7 +140,7 @@ BOTH_HALVES = Entry(
 ONE_HALF = Entry(
     "mirror_port.one_half",
     "one half of the ring alone is here: what {source} sends to {destination} ({bytes:,} bytes); "
-    "of no host both what it sends and what is sent to it",
+    "of no host both what it sends and what is sent to it{granted}",
     cause="The session mirrors one direction of one port. A ring's link carries all results but "
     "its sender's own part, so that no step is complete from it (a job that sends the rest on "
     "another connection apart).",
@@ -149,7 +149,8 @@ ONE_HALF = Entry(
 )
 GRANTED_UNSEEN = Entry(
     "mirror_port.granted_unseen",
-    "{host} granted buffers {packets:,} times for data that no port shows: the other half is sent",
+    "; the other half is sent: {host} granted buffers {packets:,} times for data that no port "
+    "shows",
 )
 SEVERAL_HALVES = Entry(
     "mirror_port.several_halves",
@@ -290,7 +291,7 @@ LOST_UNCERTAIN = Entry(
 )
 LOST_IN_A_ROW = Entry(
     "mirror_port.lost_in_a_row",
-    "{mean:.3g} packets of a queue pair on average, {longest:,} at most, in {gaps:,} gaps: the "
+    "{mean:.3g} of a queue pair on average, {longest:,} at most, in {gaps:,} gaps: the "
     "mean is `--burst-packets` of `flowcheck plan-loss`{unlisted}{damaged}",
 )
 GAPS_UNLISTED = Entry(

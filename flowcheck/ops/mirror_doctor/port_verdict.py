@@ -167,17 +167,20 @@ def _halves(links: list[Link]) -> list[PortCheck]:
     if len(data) > 1:
         return [_line(PortQuestion.HALVES, "warn", told.SEVERAL_HALVES(_named(data)))]
     only = data[0]
-    what = told.ONE_HALF(source=only.source, destination=only.destination, bytes=only.data_bytes)
-    return [_line(PortQuestion.HALVES, "fail", what), *_granted(only, links)]
+    what = told.ONE_HALF(
+        source=only.source,
+        destination=only.destination,
+        bytes=only.data_bytes,
+        granted=_granted(only, links),
+    )
+    return [_line(PortQuestion.HALVES, "fail", what)]
 
 
-def _granted(only: Link, links: list[Link]) -> list[PortCheck]:
+def _granted(only: Link, links: list[Link]) -> tuple[Finding, ...]:
     """The sender granted buffers to somebody: data came to it that no port shows."""
     hosts: dict[str, Host] = {host.address: host for host in hosts_of(links)}
-    if not (grants := hosts[only.source].grants_packets):
-        return []
-    what = told.GRANTED_UNSEEN(host=only.source, packets=grants)
-    return [_line(PortQuestion.HALVES, "ok", what)]
+    grants = hosts[only.source].grants_packets
+    return (told.GRANTED_UNSEEN(host=only.source, packets=grants),) if grants else ()
 
 
 def _on_several(ports: Sequence[PortFigures]) -> dict[tuple[str, ...], list[Link]]:
