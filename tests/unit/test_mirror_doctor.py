@@ -424,6 +424,23 @@ def test_cut_frames_are_not_lost_on_the_way_too(lost: int, captures: Path, docto
         assert what["arguments"]["packets"] == len(at)
 
 
+def test_of_two_links_beside_cut_frames_each_loss_is_at_most_so_large(
+    real: list[Frame], doctor: Doctor
+) -> None:
+    """Of each link two packets are lost and one is cut: whose the cut ones are is not known."""
+    lost: set[int] = set()
+    for host in ("0c42a19f58f8", "08c0eb8c282c"):
+        others = bytes(100), 0
+        flow = longest_flow([one if one[0][6:12].hex() == host else others for one in real])
+        lost |= {flow[5], flow[7]}
+        real[flow[9]] = real[flow[9]][0][:128], real[flow[9]][1]
+    _, told = doctor([frame for n, frame in enumerate(real) if n not in lost])
+    what = line_of(told, "loss")["arguments"]
+    assert what["packets"] == 4 and what["beside"][0]["arguments"] == {"packets": 2}
+    links = [(one["code"], one["arguments"]["packets"]) for one in what["links"]]
+    assert links == [("mirror_port.lost_of_link_at_most", 3)] * 2
+
+
 def _roce(frame: Frame) -> bool:
     return roce(frame[0])
 
