@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scapy.contrib.erspan import ERSPAN_II, ERSPAN_III
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import GRE, Dot1Q, Ether
 from scapy.layers.vxlan import VXLAN
-from scapy.utils import RawPcapNgReader, RawPcapWriter
+from scapy.utils import RawPcapNgReader, RawPcapReader, RawPcapWriter
 
 from flowcheck._core import lib
 from flowcheck.errors import ConfigError
 from flowcheck.ops.mirror_doctor import live_doctor
+from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
+from flowcheck.ops.mirror_doctor.loss_runs import LossRuns
 from flowcheck.ops.mirror_doctor.named_ports import NamedPort, PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import (
     damaged_counters,
@@ -27,10 +30,12 @@ from flowcheck.ops.mirror_doctor.nic_counters import (
     interface_state,
     lost_counters,
 )
+from flowcheck.ops.mirror_doctor.port_figures import Link, links_of
 from flowcheck.ops.mirror_doctor.port_verdict import PortQuestion, checks_of
 from flowcheck.ops.mirror_doctor.port_watch import PortWatch
 from flowcheck.ops.mirror_doctor.switch_words import switch_words
 from flowcheck.ops.switch.switch_platforms import all_platforms
+from flowcheck.plane.shared_memory.flow_table import flow_key
 
 BOTH_WAYS = "allreduce+partial_p2p"
 ONE_WAY = "iter_40000_p2p_iter10"
@@ -145,7 +150,8 @@ def test_one_direction_dropped_is_one_half(real: list[Frame], doctor: Doctor) ->
     what = line_of(told, "halves")["arguments"]
     assert (what["source"], what["destination"]) == (A, B)
     granted = sum(is_write(data) and opcode(data) == 10 for data, _ in kept)
-    evidence = [one["found"] for one in told["checks"] if one["check"] == "halves"][1]
+    assert [one["level"] for one in told["checks"] if one["check"] == "halves"] == ["fail"]
+    (evidence,) = what["granted"]
     assert evidence["code"] == "mirror_port.granted_unseen"
     assert evidence["arguments"] == {"host": A, "packets": granted}
 
@@ -156,13 +162,62 @@ def test_each_frame_twice_is_a_session_of_two_sources(real: list[Frame], doctor:
     assert told["ports"][0]["duplicate_packets"] == sum(is_write(data) for data, _ in real)
 
 
-def test_a_few_packets_twice_were_sent_again(real: list[Frame], doctor: Doctor) -> None:
+def test_a_few_packets_twice_without_a_refusal_were_mirrored_twice(
+    real: list[Frame], doctor: Doctor
+) -> None:
     again = [index for index, (data, _) in enumerate(real) if is_write(data)][10:13]
     frames = [f for index, f in enumerate(real) for _ in range(1 + (index in again))]
     code, told = doctor(frames)
     assert (code, failing(told)) == (0, {})
-    assert line_of(told, "duplicates")["code"] == "mirror_port.sent_again"
+    assert line_of(told, "duplicates")["code"] == "mirror_port.mirrored_in_part"
     assert line_of(told, "duplicates")["arguments"]["packets"] == 3
+
+
+def rxe(captures: Path, name: str) -> list[Frame]:
+    """A capture of the kernel's soft RoCE over IPv4, with real refusals and retransmissions."""
+    with RawPcapReader(str(captures / "rxe" / f"v4_{name}.pcap")) as reader:
+        read: Any = reader
+        return [(data, meta.sec * 10**6 + meta.usec) for data, meta in read]
+
+
+@pytest.mark.parametrize(("when", "naks"), [("before", 7), ("after", 5)])
+def test_copies_behind_refusals_were_sent_again(
+    when: str, naks: int, captures: Path, doctor: Doctor
+) -> None:
+    frames = rxe(captures, f"write_loss_{when}_mirror")
+    _, told = doctor(frames)
+    assert "duplicates" not in failing(told)
+    what = line_of(told, "duplicates")
+    assert what["code"] == "mirror_port.sent_again" and what["arguments"]["naks"] == naks
+    assert what["arguments"]["packets"] == told["ports"][0]["duplicate_packets"] > 100
+    assert sum(link["nak_packets"] for link in told["ports"][0]["links"]) == naks
+
+
+def test_copies_are_either_where_the_receiver_is_not_heard(captures: Path, doctor: Doctor) -> None:
+    frames = rxe(captures, "write_loss_before_mirror")
+    writes = [frame for frame in frames if 6 <= frame[0][14 + 20 + 8] <= 11]
+    _, told = doctor(writes)
+    assert "duplicates" not in failing(told)
+    what = line_of(told, "duplicates")
+    assert what["code"] == "mirror_port.came_again" and what["arguments"]["naks"] == 0
+
+
+def test_copies_are_either_where_a_gap_is_open(real: list[Frame], doctor: Doctor) -> None:
+    lost, *again = long_writes(real)[:4]
+    frames = [f for n, f in enumerate(real) for _ in range(1 + (n in again)) if n != lost]
+    _, told = doctor(frames)
+    codes = {one["found"]["code"] for one in told["ports"][0]["checks"]}
+    assert "mirror_port.came_again" in codes and "mirror_port.mirrored_twice" not in codes
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_refusal_does_not_hide_a_mirror_that_sends_all_twice(copies: int) -> None:
+    links = [
+        Link(source="a", destination="b", data_packets=9000 * copies,
+             duplicate_packets=9000 * (copies - 1), doubled_packets=9000 * (copies - 1)),
+        Link(source="b", destination="a", ack_packets=90 * copies, nak_packets=2),
+    ]  # fmt: skip
+    assert [cause for _, cause in copy_causes(links)] == [CopyCause.EITHER]
 
 
 def test_frames_of_128_bytes_were_cut_by_the_session(real: list[Frame], doctor: Doctor) -> None:
@@ -222,6 +277,72 @@ def test_lost_copies_are_counted_by_their_sequence_numbers(captures: Path, docto
     assert missing > 5 and line_of(told, "loss")["arguments"]["packets"] == missing
 
 
+def longest_flow(frames: Sequence[Frame]) -> list[int]:
+    """The frames with writes of the queue pair that has most of them."""
+    flows: dict[bytes, list[int]] = {}
+    for n, (data, _) in enumerate(frames):
+        if is_write(data):
+            flows.setdefault(data[BTH_AT + 5 : BTH_AT + 8], []).append(n)
+    return max(flows.values(), key=len)
+
+
+def without_runs(frames: list[Frame], lengths: Sequence[int]) -> list[Frame]:
+    """Of the longest flow so many in a row are gone, with five left before each."""
+    own, gone = longest_flow(frames), set[int]()
+    at = 0
+    for length in lengths:
+        gone |= {*own[at + 5 : at + 5 + length]}
+        at += 5 + length
+    assert at < len(own)
+    return [frame for n, frame in enumerate(frames) if n not in gone]
+
+
+def test_losses_in_a_row_are_as_long_as_they_were(captures: Path, doctor: Doctor) -> None:
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    _, told = doctor(without_runs(frames, (1, 4, 1, 10)))
+    what = line_of(told, "loss_runs")
+    assert what["code"] == "mirror_port.lost_in_a_row"
+    assert what["arguments"] | {"unlisted": [], "damaged": []} == what["arguments"]
+    known = {"mean": 4.0, "longest": 10, "gaps": 4}
+    assert what["arguments"] | known == what["arguments"]
+    (runs,) = [one["loss_runs"] for one in told["ports"][0]["links"] if one["missing_packets"]]
+    assert runs == {"runs": 4, "packets": 16, "longest": 10, "unlisted_packets": 0}
+    _, whole = doctor(frames)
+    assert not [one for one in whole["ports"][0]["checks"] if one["check"] == "loss_runs"]
+
+
+def test_gaps_that_the_table_has_no_place_for_are_told(captures: Path, doctor: Doctor) -> None:
+    """It lists the latest 16 of a queue pair."""
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    _, told = doctor(without_runs(frames, (7, 6, *[2] * 16)))
+    what = line_of(told, "loss_runs")["arguments"]
+    assert (what["mean"], what["longest"], what["gaps"]) == (2.0, 2, 16)
+    assert what["unlisted"][0]["arguments"] == {"packets": 13}
+    assert line_of(told, "loss")["arguments"]["packets"] == 13 + 32
+
+
+def test_gaps_before_the_watch_of_a_chain_s_port_are_left_out(captures: Path) -> None:
+    """The first gap, of 9, loses its place to later ones."""
+    frames = without_runs(frames_of(captures / f"{ONE_WAY}.pcapng"), (9, 3, *[2] * 15))
+    middle = longest_flow(frames)[7]
+    with PortWatch(NamedPort("eth-none", PortKind.INTERFACE)) as watch:
+
+        def records(start: int, stop: int) -> list[np.void]:
+            for n, (data, _) in enumerate(frames[start:stop], start):
+                size = len(data)
+                assert not lib.fc_ring_put(watch.ring.handle, n, data, size, size, n + 1, n)
+            lib.fc_ring_publish(watch.ring.handle, stop, watch.ring.capture_commit())
+            while watch.turn():
+                pass
+            return [record.copy() for record in watch._flows.flows()]
+
+        before = {flow_key(one): one for one in records(0, middle)}
+        links = links_of(records(middle, len(frames)), before)
+    assert sum(one["holes_used"] for one in before.values()) == 1
+    (found,) = [one.loss_runs for one in links if one.loss_runs.runs]
+    assert found == LossRuns(runs=16, packets=33, longest=3, unlisted_packets=0)
+
+
 def test_a_burst_is_as_long_and_large_as_it_was_sent(real: list[Frame], doctor: Doctor) -> None:
     """300 frames evenly in 3 ms, ten more in the second before and after."""
     one = next(data for data, _ in real if is_write(data) and len(data) > 1000)
@@ -247,15 +368,77 @@ def test_rewritten_addresses_leave_no_right_checksum(real: list[Frame], doctor: 
     assert sum(link["data_packets"] + link["control_packets"] for link in port["links"]) == writes
 
 
-def test_a_damaged_frame_is_lost(real: list[Frame], doctor: Doctor) -> None:
-    at = [index for index, (data, _) in enumerate(real) if len(data) > 1000 and roce(data)][5]
-    damaged = bytes([real[at][0][500] ^ 1])
-    real[at] = (real[at][0][:500] + damaged + real[at][0][501:], real[at][1])
+def damage(frame: Frame) -> Frame:
+    data, at_us = frame
+    return data[:500] + bytes([data[500] ^ 1]) + data[501:], at_us
+
+
+def long_writes(frames: Sequence[Frame]) -> list[int]:
+    """Frames with writes amid their queue pair: a later one shows that they are missing."""
+    writes = [n for n, (data, _) in enumerate(frames) if is_write(data)]
+    last = {frames[n][0][BTH_AT + 5 : BTH_AT + 8]: n for n in writes}
+    found = [n for n in writes if len(frames[n][0]) > 1000][4:]
+    return [n for n in found if last[frames[n][0][BTH_AT + 5 : BTH_AT + 8]] != n]
+
+
+def test_damaged_frames_are_not_lost_on_the_way_too(real: list[Frame], doctor: Doctor) -> None:
+    for at in long_writes(real)[:3]:
+        real[at] = damage(real[at])
     code, told = doctor(real)
-    found = failing(told)
-    assert code == 1 and found["icrc"] == "mirror_port.icrc_some_wrong"
-    assert line_of(told, "icrc")["arguments"] == {"frames": 1, "of": sum(map(_roce, real))}
-    assert line_of(told, "loss")["arguments"]["packets"] == 1
+    assert (code, failing(told)) == (1, {"icrc": "mirror_port.icrc_some_wrong"})
+    assert line_of(told, "icrc")["arguments"] == {"frames": 3, "of": sum(map(_roce, real))}
+    assert line_of(told, "loss")["code"] == "mirror_port.came_damaged"
+    assert line_of(told, "loss")["arguments"]["packets"] == 3
+    links = told["ports"][0]["links"]
+    assert sum(link["damaged_packets"] for link in links) == 3
+
+
+def test_what_is_lost_beside_damaged_frames_is_told_of_its_link(
+    captures: Path, doctor: Doctor
+) -> None:
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    at = long_writes(frames)[:40:4]
+    for damaged in at[:4]:
+        frames[damaged] = damage(frames[damaged])
+    code, told = doctor([frame for n, frame in enumerate(frames) if n not in at[4:]])
+    assert code == 1 and failing(told)["loss"] == "mirror_port.lost_before"
+    what = line_of(told, "loss")["arguments"]
+    assert what["packets"] == 6 and what["beside"][0]["arguments"] == {"packets": 4}
+    assert [one["arguments"]["packets"] for one in what["links"]] == [6]
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_cut_frames_are_not_lost_on_the_way_too(lost: int, captures: Path, doctor: Doctor) -> None:
+    """No figure has the queue pair of a cut frame: the port's sum tells."""
+    frames = frames_of(captures / f"{ONE_WAY}.pcapng")
+    at = long_writes(frames)[:120:4]
+    for cut in at[lost:]:
+        frames[cut] = frames[cut][0][:128], frames[cut][1]
+    code, told = doctor([frame for n, frame in enumerate(frames) if n not in at[:lost]])
+    found, what = failing(told), line_of(told, "loss")
+    assert code == 1 and found["truncation"] == "mirror_port.truncated"
+    if lost:
+        assert found["loss"] == "mirror_port.lost_before" and what["arguments"]["packets"] == 3
+    else:
+        assert "loss" not in found and what["code"] == "mirror_port.came_damaged"
+        assert what["arguments"]["packets"] == len(at)
+
+
+def test_of_two_links_beside_cut_frames_each_loss_is_at_most_so_large(
+    real: list[Frame], doctor: Doctor
+) -> None:
+    """Of each link two packets are lost and one is cut: whose the cut ones are is not known."""
+    lost: set[int] = set()
+    for host in ("0c42a19f58f8", "08c0eb8c282c"):
+        others = bytes(100), 0
+        flow = longest_flow([one if one[0][6:12].hex() == host else others for one in real])
+        lost |= {flow[5], flow[7]}
+        real[flow[9]] = real[flow[9]][0][:128], real[flow[9]][1]
+    _, told = doctor([frame for n, frame in enumerate(real) if n not in lost])
+    what = line_of(told, "loss")["arguments"]
+    assert what["packets"] == 4 and what["beside"][0]["arguments"] == {"packets": 2}
+    links = [(one["code"], one["arguments"]["packets"]) for one in what["links"]]
+    assert links == [("mirror_port.lost_of_link_at_most", 3)] * 2
 
 
 def _roce(frame: Frame) -> bool:

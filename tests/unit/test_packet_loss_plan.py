@@ -28,6 +28,7 @@ from flowcheck.ops.packet_loss.loss_odds import at_least_once, log_none_lost, st
 from flowcheck.ops.packet_loss.loss_simulation import (
     clopper_pearson,
     compared,
+    simulate_hooked,
     simulate_steps,
     simulate_stops,
     simulate_taint,
@@ -329,7 +330,7 @@ def test_taint_is_what_all_timelines_say(every: int, delay: int, hook: int | Non
     lost, success = Fraction(1, 4), Fraction(2, 3)
     weights = (1 - lost, lost * success, lost * (1 - success))
     before = -(-(every + delay) // every) * every
-    exact = healed = Fraction(0)
+    exact = healed = hooked = Fraction(0)
     for steps in itertools.product(range(3), repeat=before + every - 1):
         weight = math.prod((weights[one] for one in steps), start=Fraction(1))
         tainted: set[int] = set()
@@ -337,6 +338,7 @@ def test_taint_is_what_all_timelines_say(every: int, delay: int, hook: int | Non
             tainted |= {number} if kind != CALM else set()
             if hook is not None:
                 answered = {i for i in tainted if steps[i - 1] == HOOKED and number - i >= hook}
+                hooked += weight * sum(i <= every for i in answered)
                 tainted -= answered
             if number >= delay and (number - delay) % every == 0:
                 taken = {i for i in tainted if i <= number - delay}
@@ -350,6 +352,9 @@ def test_taint_is_what_all_timelines_say(every: int, delay: int, hook: int | Non
     )
     assert 1 - healing.tainted_share(float(lost)) == pytest.approx(float(exact / every), rel=EXACT)
     assert healing.checkpoint_heals(float(lost)) == pytest.approx(float(healed), rel=EXACT)
+    assert healing.hook_heals(float(lost)) == pytest.approx(float(hooked / every), rel=EXACT)
+    day = lost * success * healing.hooked_steps(7 * every)
+    assert float(day) == pytest.approx(float(7 * hooked), rel=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -441,6 +446,11 @@ def test_drawn_days_and_taints_agree_with_the_plan() -> None:
         healing = Healing(checkpoint_every=50, heal_delay=3, hook_delay=hook, hook_success=0.6)
         tainted = simulate_taint(lost, healing, samples, 5)
         assert compared("", healing.tainted_share(lost), tainted, samples).agrees
+    for hook in (4, 20, 52, 53):
+        healing = Healing(checkpoint_every=50, heal_delay=3, hook_delay=hook, hook_success=0.6)
+        hooked = simulate_hooked(0.3, healing, samples, 6)
+        assert compared("", healing.hook_heals(0.3), hooked, samples).agrees
+        assert (hooked == 0) == (hook == 53)
 
 
 @FEW
@@ -538,6 +548,20 @@ def test_a_plan_of_healing_says_what_of_it_is_one(tmp_path: Path) -> None:
     for curve in curves:
         ys = [float(point.split(",")[1]) for point in curve.get("points", "").split()]
         assert ys == sorted(ys), "the more loss, the fewer exact steps"
+
+
+def test_a_hook_that_answers_after_the_checkpoint_heals_nothing() -> None:
+    words = (*SIZE, "--switch-loss", 1e-3, "--heal", "--checkpoint-every", 2, "--simulate", 50)
+    code, told = planned(*words, "--hook-delay", 5, "--json")
+    late = json.loads(told)
+    taint = late["chosen"]["taint"]
+    assert code == 0 and taint["checkpoints_day"] > 0
+    assert (taint["hook_step"], taint["hook_day"], taint["hooks_day"]) == (0, 0, 0)
+    # Of two steps, that after a checkpoint waits two steps for the next one, taken one later.
+    soon = json.loads(planned(*words, "--hook-delay", 2, "--json")[1])
+    lost, steps = soon["chosen"]["odds"]["unrepaired"], soon["steps_day"]
+    assert soon["chosen"]["taint"]["hooks_day"] == pytest.approx(lost * steps / 2, rel=1e-9)
+    assert len(soon["simulation"]) == 7 and all(one["agrees"] for one in soon["simulation"])
 
 
 def test_a_hook_alone_heals() -> None:

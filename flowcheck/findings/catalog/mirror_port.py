@@ -140,7 +140,7 @@ BOTH_HALVES = Entry(
 ONE_HALF = Entry(
     "mirror_port.one_half",
     "one half of the ring alone is here: what {source} sends to {destination} ({bytes:,} bytes); "
-    "of no host both what it sends and what is sent to it",
+    "of no host both what it sends and what is sent to it{granted}",
     cause="The session mirrors one direction of one port. A ring's link carries all results but "
     "its sender's own part, so that no step is complete from it (a job that sends the rest on "
     "another connection apart).",
@@ -149,7 +149,8 @@ ONE_HALF = Entry(
 )
 GRANTED_UNSEEN = Entry(
     "mirror_port.granted_unseen",
-    "{host} granted buffers {packets:,} times for data that no port shows: the other half is sent",
+    "; the other half is sent: {host} granted buffers {packets:,} times for data that no port "
+    "shows",
 )
 SEVERAL_HALVES = Entry(
     "mirror_port.several_halves",
@@ -172,7 +173,30 @@ NO_DATA_YET = Entry(
 NO_DUPLICATES = Entry("mirror_port.no_duplicates", "no packet came twice")
 SENT_AGAIN = Entry(
     "mirror_port.sent_again",
-    "{packets:,} of {of:,} write packets came again: sent again after losses, not mirrored twice",
+    "{packets:,} of {of:,} write packets of {links} came again, and {naks:,} NAKs refused packets: "
+    "sent again after losses, not mirrored twice",
+    between=", ",
+)
+MIRRORED_IN_PART = Entry(
+    "mirror_port.mirrored_in_part",
+    "{packets:,} of {of:,} write packets of {links} came again, though their receiver refused none "
+    "and none is missing: mirrored twice, in part, or sent again for want of ACKs",
+    between=", ",
+    cause="Two sources of the session see some packets: the ways of a link that lead over two "
+    "switches, or a session that was changed meanwhile. A queue pair whose ACKs are lost sends "
+    "again as well, once its time is over.",
+    remedy="See that one source of the session alone has that link: one direction, the same at all "
+    "ports, at one switch. Copies do no harm but for the monitor port's rate.",
+)
+CAME_AGAIN = Entry(
+    "mirror_port.came_again",
+    "{packets:,} of {of:,} write packets of {links} came again, with {naks:,} NAKs: sent again "
+    "after losses, or mirrored twice; nothing here tells which",
+    between=", ",
+    cause="Refusals (NAKs) that tell it take the other direction of the link, which this port may "
+    "not show; or they are too few for so many copies.",
+    remedy="Mirror both directions of that port and watch again; in the trainers' NICs see the "
+    "counters of packets sent again (ConnectX: `packet_seq_err`, `local_ack_timeout_err`).",
 )
 MIRRORED_TWICE = Entry(
     "mirror_port.mirrored_twice",
@@ -235,7 +259,7 @@ NOTHING_MISSING = Entry(
 LOST_BEFORE = Entry(
     "mirror_port.lost_before",
     "{packets:,} packets never came ({percent:.3g} % of those sent; their sequence numbers tell): "
-    "{links}",
+    "{links}{beside}",
     between=", ",
     cause="The switch dropped copies, for the monitor port is slower than what is mirrored to it, "
     "has a small buffer or a policer; or the NIC lost them.",
@@ -245,12 +269,39 @@ LOST_BEFORE = Entry(
     "the session.",
 )
 LOST_OF_LINK = Entry("mirror_port.lost_of_link", "{packets:,} of {source} to {destination}")
+LOST_OF_LINK_AT_MOST = Entry(
+    "mirror_port.lost_of_link_at_most", "up to {packets:,} of {source} to {destination}"
+)
+CAME_DAMAGED = Entry(
+    "mirror_port.came_damaged",
+    "{packets:,} packets are missing, no more than frames came cut or damaged: none is known to "
+    "be lost on the way",
+)
+BESIDE_DAMAGED = Entry(
+    "mirror_port.beside_damaged",
+    "; {packets:,} more are missing, no more than frames came cut or damaged: whether any of them "
+    "was lost on the way cannot be told",
+)
 LOST_UNCERTAIN = Entry(
     "mirror_port.lost_uncertain",
     "{packets:,} packets are missing, and {dropped:,} frames were dropped here: at least {least:,} "
-    "were lost before this machine",
+    "were lost before this machine{beside}",
     cause="This machine did not take every frame.",
     remedy="Give the command a core of its own, or watch for a shorter time.",
+)
+LOST_IN_A_ROW = Entry(
+    "mirror_port.lost_in_a_row",
+    "{mean:.3g} of a queue pair on average, {longest:,} at most, in {gaps:,} gaps: the "
+    "mean is `--burst-packets` of `flowcheck plan-loss`{unlisted}{damaged}",
+)
+GAPS_UNLISTED = Entry(
+    "mirror_port.gaps_unlisted",
+    "; {packets:,} packets of earlier gaps are not counted, as the table has no place for more of "
+    "one queue pair",
+)
+GAPS_OF_DAMAGED = Entry(
+    "mirror_port.gaps_of_damaged",
+    "; up to {packets:,} packets in gaps came cut or damaged",
 )
 LOST_IN_NIC = Entry(
     "mirror_port.lost_in_nic",

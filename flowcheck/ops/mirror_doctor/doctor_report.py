@@ -14,6 +14,7 @@ from rich.table import Table
 
 from flowcheck.findings.finding import code_in_words
 from flowcheck.ops.console_output import SentenceConsole, printable
+from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
 from flowcheck.ops.mirror_doctor.port_figures import Host, Link, PortFigures
 from flowcheck.ops.mirror_doctor.port_verdict import PortCheck, PortQuestion
 from flowcheck.ops.mirror_doctor.switch_words import SwitchWords
@@ -26,6 +27,7 @@ SAID_AS = {
     PortQuestion.HALVES: "both halves",
     PortQuestion.ICRC: "ICRC",
     PortQuestion.LOSS: "loss on the way",
+    PortQuestion.LOSS_RUNS: "lost in a row",
 }
 LINKS_MOST = 24
 """Links that the table shows; the JSON has all. A choice of layout."""
@@ -120,6 +122,7 @@ def _links(links: Sequence[Link]) -> Table:
     table.add_column("link", no_wrap=True)
     for heading in ("QPs", "data", "bytes", "grants", "acks", "missing", "twice"):
         table.add_column(heading, justify="right", no_wrap=True)
+    causes = {(one.source, one.destination): cause for one, cause in copy_causes(links)}
     for link in sorted(links, key=lambda one: -one.data_bytes)[:LINKS_MOST]:
         table.add_row(
             f"{short(link.source)}->{short(link.destination)}",
@@ -129,7 +132,9 @@ def _links(links: Sequence[Link]) -> Table:
             f"{link.control_packets:,}",
             f"{link.ack_packets:,}",
             _loud(link.missing_packets),
-            _loud(link.doubled_packets) if link.doubled_packets else f"{link.duplicate_packets:,}",
+            _loud(link.duplicate_packets)
+            if causes.get((link.source, link.destination)) is CopyCause.MIRRORED_TWICE
+            else f"{link.duplicate_packets:,}",
         )
     return table
 

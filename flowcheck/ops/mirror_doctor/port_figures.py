@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from flowcheck.ops.mirror_doctor.load_series import Load
+from flowcheck.ops.mirror_doctor.loss_runs import LossRuns, runs_of_flow
 from flowcheck.plane.shared_memory.flow_table import (
     flow_key,
     psn_missing,
@@ -36,12 +37,19 @@ class Link(msgspec.Struct, kw_only=True):
     control_packets: int = 0
     """Other write packets: with NCCL the clear-to-sends for what comes the other way."""
     ack_packets: int = 0
+    """Answers of either kind to what comes the other way."""
+    nak_packets: int = 0
+    """Those of them that refuse a packet: it is sent again, and what follows it."""
     duplicate_packets: int = 0
     """Write packets that came again."""
     doubled_packets: int = 0
-    """Those of them of flows of which nearly every packet came again."""
+    """Those of them of flows of which nearly every packet came again, each as often."""
     missing_packets: int = 0
-    """Sequence numbers between the first and the last packet that never came."""
+    """Sequence numbers between the first and the last packet that never came whole."""
+    damaged_packets: int = 0
+    """Those of them whose place a frame with a wrong ICRC of the same queue pair may have."""
+    loss_runs: LossRuns = msgspec.field(default_factory=LossRuns)
+    """How many of them are missing in a row, those with such a frame too."""
     under_way_packets: int = 0
     """Packets of the last message of each flow that had not come when the watch ended."""
     icrc_bad_frames: int = 0
@@ -51,11 +59,14 @@ class Link(msgspec.Struct, kw_only=True):
         return self.data_packets + self.control_packets
 
 
-DOUBLED_SHARE = 0.5
-"""Duplicates by distinct packets of a flow from which on a mirror is taken to send it twice. A
-choice: what a queue pair sends again after losses stays far below, two copies are 1."""
 DOUBLED_LEAST = 8
-"""Duplicates of a flow for that. A choice: a few may be one retransmission of a short flow."""
+"""Duplicates of a flow from which on a mirror is taken to send it twice. A choice: a few may be one
+retransmission of a short flow."""
+DOUBLED_WITHIN = 0.1
+"""How near to a whole number duplicates by distinct packets of such a flow are. A choice: two
+copies are 1, three are 2; packets that a queue pair sends again come as often as it happens."""
+DOUBLED_SHARE = 0.5
+"""The same of a flow of which packets are missing: two copies of which a fifth is lost are 0.67."""
 
 
 class PortFigures(msgspec.Struct, kw_only=True):
@@ -150,15 +161,29 @@ def _add_flow(link: Link, record: np.void, earlier: np.void | None) -> None:
     else:
         link.control_packets += writes
     link.ack_packets += grown("ack_packets")
+    link.nak_packets += grown("nak_packets")
     link.duplicate_packets += again
-    if again >= DOUBLED_LEAST and again >= DOUBLED_SHARE * (writes - again):
-        link.doubled_packets += again
-    link.icrc_bad_frames += grown("icrc_bad_frames")
+    wrong = grown("icrc_bad_frames")
     missing, under_way = _missing(record)
     if earlier is not None:
         missing = max(0, missing - _missing(earlier)[0])
+    if _each_came_again(writes - again, again, missing):
+        link.doubled_packets += again
+    link.icrc_bad_frames += wrong
     link.missing_packets += missing
+    link.damaged_packets += min(missing, wrong)
+    link.loss_runs.add(runs_of_flow(record, earlier))
     link.under_way_packets += under_way
+
+
+def _each_came_again(distinct: int, again: int, missing: int) -> bool:
+    """Whether a flow's packets came again evenly: all of them once, or twice and so on."""
+    if again < DOUBLED_LEAST or distinct <= 0:
+        return False
+    copies = again / distinct
+    if missing and DOUBLED_SHARE <= copies < 1:
+        return True
+    return abs(copies - max(1, round(copies))) <= DOUBLED_WITHIN
 
 
 def _missing(record: Any) -> tuple[int, int]:

@@ -12,9 +12,12 @@ import msgspec
 from flowcheck.findings.catalog import capture_file_problems
 from flowcheck.findings.catalog import mirror_port as told
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.mirror_doctor.copy_causes import CopyCause, copy_causes
 from flowcheck.ops.mirror_doctor.load_series import LINE_SHARE, Load
+from flowcheck.ops.mirror_doctor.loss_runs import joined_runs
 from flowcheck.ops.mirror_doctor.named_ports import PortKind
 from flowcheck.ops.mirror_doctor.nic_counters import ARRIVED, damaged_counters, lost_counters
+from flowcheck.ops.mirror_doctor.path_losses import PathLosses, path_losses
 from flowcheck.ops.mirror_doctor.port_figures import (
     WRITES,
     Host,
@@ -43,6 +46,7 @@ class PortQuestion(StrEnum):
     TRUNCATION = "truncation"
     ICRC = "icrc"
     LOSS = "loss"
+    LOSS_RUNS = "loss_runs"
     LOST_HERE = "lost_here"
     LOAD = "load"
     BURST = "burst"
@@ -64,7 +68,7 @@ def checks_of(port: PortFigures, *, seconds: float) -> list[PortCheck]:
         return found
     found += _truncation(port)
     if port.cut_frames < sum(port.verdicts.values()):
-        found += [*_duplicates(port), *_icrc(port), *_loss(port)]
+        found += [*_duplicates(port), *_icrc(port), *_loss(port), *_loss_runs(port)]
     found += [*_encapsulation(port), *_lost_here(port), *_load(port), *_burst(port)]
     return sorted(found, key=lambda one: [*PortQuestion].index(one.check))
 
@@ -163,17 +167,20 @@ def _halves(links: list[Link]) -> list[PortCheck]:
     if len(data) > 1:
         return [_line(PortQuestion.HALVES, "warn", told.SEVERAL_HALVES(_named(data)))]
     only = data[0]
-    what = told.ONE_HALF(source=only.source, destination=only.destination, bytes=only.data_bytes)
-    return [_line(PortQuestion.HALVES, "fail", what), *_granted(only, links)]
+    what = told.ONE_HALF(
+        source=only.source,
+        destination=only.destination,
+        bytes=only.data_bytes,
+        granted=_granted(only, links),
+    )
+    return [_line(PortQuestion.HALVES, "fail", what)]
 
 
-def _granted(only: Link, links: list[Link]) -> list[PortCheck]:
+def _granted(only: Link, links: list[Link]) -> tuple[Finding, ...]:
     """The sender granted buffers to somebody: data came to it that no port shows."""
     hosts: dict[str, Host] = {host.address: host for host in hosts_of(links)}
-    if not (grants := hosts[only.source].grants_packets):
-        return []
-    what = told.GRANTED_UNSEEN(host=only.source, packets=grants)
-    return [_line(PortQuestion.HALVES, "ok", what)]
+    grants = hosts[only.source].grants_packets
+    return (told.GRANTED_UNSEEN(host=only.source, packets=grants),) if grants else ()
 
 
 def _on_several(ports: Sequence[PortFigures]) -> dict[tuple[str, ...], list[Link]]:
@@ -192,19 +199,34 @@ def _on_several(ports: Sequence[PortFigures]) -> dict[tuple[str, ...], list[Link
 
 
 def _duplicates(port: PortFigures) -> list[PortCheck]:
-    writes = sum(link.write_packets for link in port.links)
-    doubled = [link for link in port.links if link.doubled_packets]
-    if doubled:
-        what = told.MIRRORED_TWICE(
-            links=_named(doubled),
-            packets=sum(link.doubled_packets for link in doubled),
-            of=sum(link.write_packets for link in doubled),
-        )
-        return [_line(PortQuestion.DUPLICATES, "fail", what)]
-    if port.duplicate_packets:
-        again = told.SENT_AGAIN(packets=port.duplicate_packets, of=writes)
-        return [_line(PortQuestion.DUPLICATES, "ok", again)]
-    return [_line(PortQuestion.DUPLICATES, "ok", told.NO_DUPLICATES())] if writes else []
+    found: dict[CopyCause, list[Link]] = {}
+    for link, cause in copy_causes(port.links):
+        found.setdefault(cause, []).append(link)
+    lines = [_copies(port, cause, found[cause]) for cause in CopyCause if cause in found]
+    if lines or not any(link.write_packets for link in port.links):
+        return lines
+    return [_line(PortQuestion.DUPLICATES, "ok", told.NO_DUPLICATES())]
+
+
+def _copies(port: PortFigures, cause: CopyCause, links: list[Link]) -> PortCheck:
+    """links: those whose copies have this cause."""
+    named, packets = _named(links), sum(link.duplicate_packets for link in links)
+    of = sum(link.write_packets for link in links)
+    back = {(link.destination, link.source) for link in links}
+    naks = sum(one.nak_packets for one in port.links if (one.source, one.destination) in back)
+    match cause:
+        case CopyCause.SENT_AGAIN:
+            what = told.SENT_AGAIN(packets=packets, of=of, links=named, naks=naks)
+            return _line(PortQuestion.DUPLICATES, "ok", what)
+        case CopyCause.MIRRORED_TWICE:
+            what = told.MIRRORED_TWICE(links=named, packets=packets, of=of)
+            return _line(PortQuestion.DUPLICATES, "fail", what)
+        case CopyCause.MIRRORED_IN_PART:
+            what = told.MIRRORED_IN_PART(packets=packets, of=of, links=named)
+            return _line(PortQuestion.DUPLICATES, "warn", what)
+        case CopyCause.EITHER:
+            what = told.CAME_AGAIN(packets=packets, of=of, links=named, naks=naks)
+            return _line(PortQuestion.DUPLICATES, "warn", what)
 
 
 def _encapsulation(port: PortFigures) -> list[PortCheck]:
@@ -249,37 +271,58 @@ def _icrc(port: PortFigures) -> list[PortCheck]:
 
 def _loss(port: PortFigures) -> list[PortCheck]:
     found = []
-    missing, writes = port.missing_packets, sum(link.write_packets for link in port.links)
-    if missing and port.dropped_here:
-        what = told.LOST_UNCERTAIN(
-            packets=missing,
-            dropped=port.dropped_here,
-            least=max(0, missing - port.dropped_here),
-        )
-        level: Level = "fail" if missing > port.dropped_here else "warn"
+    if any(link.write_packets for link in port.links):
+        level, what = _lost_on_the_way(port, path_losses(port))
         found.append(_line(PortQuestion.LOSS, level, what))
-    elif missing:
-        distinct = writes - port.duplicate_packets + missing
-        links = [link for link in port.links if link.missing_packets]
-        what = told.LOST_BEFORE(
-            packets=missing,
-            percent=round(100 * missing / max(distinct, missing), 3),
-            links=tuple(
-                told.LOST_OF_LINK(
-                    packets=link.missing_packets,
-                    source=link.source,
-                    destination=link.destination,
-                )
-                for link in links[:NAMED_MOST]
-            ),
-        )
-        found.append(_line(PortQuestion.LOSS, "fail", what))
-    elif writes:
-        found.append(_line(PortQuestion.LOSS, "ok", told.NOTHING_MISSING()))
     if port.flow_table_full_packets:
         full = told.TABLE_FULL(port.flow_table_full_packets)
         found.append(_line(PortQuestion.LOSS, "warn", full))
     return found
+
+
+def _lost_on_the_way(port: PortFigures, losses: PathLosses) -> tuple[Level, Finding]:
+    if not losses.missing:
+        return "ok", told.NOTHING_MISSING()
+    if not losses.lost:
+        return "ok", told.CAME_DAMAGED(losses.missing)
+    beside = (told.BESIDE_DAMAGED(losses.damaged),) if losses.damaged else ()
+    if port.dropped_here:
+        what = told.LOST_UNCERTAIN(
+            packets=losses.lost,
+            dropped=port.dropped_here,
+            least=max(0, losses.lost - port.dropped_here),
+            beside=beside,
+        )
+        return "fail" if losses.lost > port.dropped_here else "warn", what
+    writes = sum(link.write_packets for link in port.links)
+    sent = max(writes - port.duplicate_packets + losses.missing, losses.missing)
+    of_link = told.LOST_OF_LINK if losses.of_links_is_sure else told.LOST_OF_LINK_AT_MOST
+    links = [
+        of_link(packets=packets, source=source, destination=destination)
+        for (source, destination), packets in losses.of_links.items()
+    ]
+    return "fail", told.LOST_BEFORE(
+        packets=losses.lost,
+        percent=round(100 * losses.lost / sent, 3),
+        links=tuple(links[:NAMED_MOST]),
+        beside=beside,
+    )
+
+
+def _loss_runs(port: PortFigures) -> list[PortCheck]:
+    """How long bursts of losses were; not where frames that were dropped here lengthen them."""
+    losses, runs = path_losses(port), joined_runs(link.loss_runs for link in port.links)
+    if not losses.lost or port.dropped_here or not runs.runs:
+        return []
+    unlisted, damaged = runs.unlisted_packets, losses.damaged
+    what = told.LOST_IN_A_ROW(
+        mean=round(runs.mean, 3),
+        longest=runs.longest,
+        gaps=runs.runs,
+        unlisted=(told.GAPS_UNLISTED(unlisted),) if unlisted else (),
+        damaged=(told.GAPS_OF_DAMAGED(damaged),) if damaged else (),
+    )
+    return [_line(PortQuestion.LOSS_RUNS, "ok", what)]
 
 
 def _lost_here(port: PortFigures) -> list[PortCheck]:
@@ -322,7 +365,7 @@ def _load(port: PortFigures) -> list[PortCheck]:
     )
     lines = [_line(PortQuestion.LOAD, "ok", found)]
     if load.peak_100ms_gbps >= LINE_SHARE * speed:
-        level: Level = "fail" if port.missing_packets > port.dropped_here else "warn"
+        level: Level = "fail" if path_losses(port).lost > port.dropped_here else "warn"
         what = told.AT_LIMIT(long=min(load.peak_100ms_gbps, speed), speed=speed)
         lines.append(_line(PortQuestion.LOAD, level, what))
     return lines

@@ -27,6 +27,7 @@ from flowcheck.ops.packet_loss.loss_report import as_dict, print_loss_plan
 from flowcheck.ops.packet_loss.loss_simulation import (
     Compared,
     compared,
+    simulate_hooked,
     simulate_steps,
     simulate_stops,
     simulate_taint,
@@ -179,6 +180,10 @@ def simulated(plan: LossPlan, samples: int, seed: int) -> tuple[Compared, ...]:
         found.append(
             compared("with healing, a step is exact", chosen.taint.exact_share, exact, samples)
         )
+        if files.hook_delay is not None:
+            hooked = simulate_hooked(lost, files, samples, seed + 4)
+            planned = chosen.taint.hook_step
+            found.append(compared("a step is healed by a hook", planned, hooked, samples))
     return tuple(found)
 
 

@@ -120,8 +120,10 @@ class TaintPlan(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_day: float
     """Expected number of checkpoints a day that heal something."""
     hook_step: float
+    """Probability per step that it is lost and a hook heals it, before a checkpoint does."""
     hook_day: float
     hooks_day: float
+    """Expected number of lost steps a day that a hook heals."""
 
 
 class MirrorOdds(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,7 +218,7 @@ def _taint(odds: StepOdds, settings: LossSettings, packets: StepPackets) -> Tain
     each = odds.lost_packets / lost if lost else 0.0
     elements = each * packets.elements_per_packet
     healed, at_all = healing_of_day(healing, lost, steps)
-    hooked = 0.0 if healing.hook_delay is None else lost * healing.hook_success
+    hooked, answered = healing.hooked_steps(steps), lost * healing.hook_success
     return TaintPlan(
         taint_day=at_least_once(lost, steps),
         lost_packets=each,
@@ -229,9 +231,9 @@ def _taint(odds: StepOdds, settings: LossSettings, packets: StepPackets) -> Tain
         checkpoint_step=healing.checkpoint_heals(lost) / (healing.checkpoint_every or 1),
         checkpoint_day=at_all,
         checkpoints_day=healed,
-        hook_step=hooked,
-        hook_day=at_least_once(hooked, steps),
-        hooks_day=hooked * steps,
+        hook_step=healing.hook_heals(lost),
+        hook_day=at_least_once(answered, hooked),
+        hooks_day=answered * hooked,
     )
 
 

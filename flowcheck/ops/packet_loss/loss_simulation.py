@@ -217,3 +217,17 @@ def simulate_taint(lost: float, healing: Healing, samples: int, seed: int) -> in
         behind[open_] += random.geometric(lost, len(open_))
         open_ = open_[behind[open_] < age[open_]]
     return int(np.count_nonzero(tainted))
+
+
+def simulate_hooked(lost: float, healing: Healing, samples: int, seed: int) -> int:
+    """How many of `samples` steps, each at a place of its own between two files, are lost and
+    healed by a hook whose answer comes no later than the next file."""
+    if healing.hook_delay is None or not lost:
+        return 0
+    random = np.random.default_rng(seed)
+    healed = (random.random(samples) < lost) & (random.random(samples) < healing.hook_success)
+    if healing.checkpoint_every is not None:
+        step = random.integers(1, healing.checkpoint_every + 1, samples)
+        taken = healing.checkpoint_every + healing.heal_delay
+        healed &= step + healing.hook_delay <= taken
+    return int(np.count_nonzero(healed))

@@ -104,12 +104,36 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
         if self.checkpoint_every is None:
             return 0.0
         unhooked = lost if self.hook_delay is None else lost * (1 - self.hook_success)
-        # What the hook would heal later than the file comes, the file heals.
-        late = 0 if self.hook_delay is None else max(0, self.hook_delay - self.heal_delay)
-        late = min(late, self.checkpoint_every)
+        late = self._steps_before_file(self.checkpoint_every)
         calm = late * math.log1p(-lost)
         calm += (self.checkpoint_every - late) * math.log1p(-unhooked)
         return 0.0 - math.expm1(calm)
+
+    def hook_heals(self, lost: float) -> float:
+        """Probability of a step that it is lost and a hook heals it: its answer comes no later than
+        the next file."""
+        if self.hook_delay is None:
+            return 0.0
+        every = self.checkpoint_every
+        in_time = 1.0 if every is None else 1 - self._steps_before_file(every) / every
+        return lost * self.hook_success * in_time
+
+    def hooked_steps(self, steps: int) -> int:
+        """Of the next `steps` after a checkpoint: those whose loss a hook answers in time."""
+        every = self.checkpoint_every
+        if self.hook_delay is None:
+            return 0
+        if every is None:
+            return steps
+        # The first steps after a checkpoint wait longest for the next one.
+        in_time = every - self._steps_before_file(every)
+        return steps // every * in_time + min(steps % every, in_time)
+
+    def _steps_before_file(self, checkpoint_every: int) -> int:
+        """The last steps up to a checkpoint whose losses its file heals before the hook would."""
+        if self.hook_delay is None:
+            return 0
+        return min(max(0, self.hook_delay - self.heal_delay), checkpoint_every)
 
     def _ages(self, checkpoint_every: int) -> tuple[range, range]:
         """Steps since the newest file that was taken, each as likely: up to the hook's delay, and
