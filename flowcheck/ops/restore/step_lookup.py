@@ -84,7 +84,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     NO_OPTIONS,
     FormatOptions,
 )
-from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step
+from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step, newest_with_tainted
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
@@ -144,6 +144,7 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
         if source.gradients is not None:
             yield untainted(_made_again(source, folder, by), allowed=allowed)
             return
+        folder = output_of_step(folder, source.step, allow_tainted=allowed)
         found = step_in_checkpoint(
             folder, source.step, source.shown_as, lazily=in_place, by=by, run=source.run
         )
@@ -395,9 +396,10 @@ def step_in_checkpoint(
     return FoundStep(taken, where or str(folder), basis, kept.expected, own)
 
 
-def output_of_step(folder: Path, step: Step | None) -> Path:
+def output_of_step(folder: Path, step: Step | None, *, allow_tainted: bool = False) -> Path:
     """The checkpoint of this step in a folder of them, or the one that `latest` names; the folder
-    itself where it is one. Raises StateError if it has others, and not this step."""
+    itself where it is one. allow_tainted: in place of what `latest` names the newest one, which
+    may have tainted elements. Raises StateError if it has others, and not this step."""
     own = None if step is None else checkpoint_of_step(folder, step)
     if own is not None:
         return newest_output(own)
@@ -406,6 +408,8 @@ def output_of_step(folder: Path, step: Step | None) -> Path:
         there = tuple(dict.fromkeys(map(step_in_folder_name, checkpoints_in(folder))))
         if there and load_manifest(newest).step != step:
             raise StateError(STEP_NOT_THERE(path=folder, step=step, steps=there))
+    if step is None and allow_tainted and newest.parent == folder:  # by `latest`
+        return newest_with_tainted(folder, newest)
     return newest
 
 
