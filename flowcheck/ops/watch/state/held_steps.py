@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.ops.watch.state.saved_steps import saved_checkpoints
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint_files.latest_pointer import (
     CHECKPOINT_NAME_PREFIX,
@@ -98,9 +99,15 @@ def _in_memory(run: RunDir) -> HeldSteps:
 
 def checkpoints_of(run: RunDir) -> list[Path]:
     """Checkpoint folders of a job, the newest step last: of the folder that the job file states,
-    else the one that was kept when the chain ended."""
+    else the one that was kept when the chain ended; and those that `[persist]` saved, of a chain
+    that has ended only such as are not newer than what was kept."""
     stated = run.settings().checkpoint
-    return checkpoints_in(Path(stated)) if stated is not None else _kept_at_end(run)
+    own = checkpoints_in(Path(stated)) if stated is not None else _kept_at_end(run)
+    known = {step_in_folder_name(path) for path in own}
+    saved = [one for one in saved_checkpoints(run) if step_in_folder_name(one) not in known]
+    if stated is None and own:
+        saved = [one for one in saved if step_in_folder_name(one) <= max(known)]
+    return sorted((*saved, *own), key=lambda path: (step_in_folder_name(path), path.name))
 
 
 def step_in_folder_name(checkpoint: Path) -> Step:
