@@ -3,7 +3,7 @@ by `status` as it is by `restore`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,10 @@ from support.refused_as import refused_as
 import flowcheck
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
 from flowcheck.findings.catalog.refused_restores import SAVED_IN_FOLDER, SAVED_IN_STORE
+from flowcheck.findings.catalog.restored_state import EXACT_IN_ALL, NOT_EXACT_IN_ALL
 from flowcheck.findings.catalog.step_journals import JOURNAL_MORE
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
+from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.ops.restore import restore_command
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.watch.state.chain_state import EndKind
@@ -63,8 +65,9 @@ def went_down(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("ends", [killed, went_down])
-def test_the_newest_exact_save_is_given(run: RunDir, tmp_path: Path, ends: object) -> None:
-    assert callable(ends)
+def test_the_newest_exact_save_is_given(
+    run: RunDir, tmp_path: Path, ends: Callable[[RunDir], None]
+) -> None:
     ends(run)
 
     def given(name: str, **more: object) -> int:
@@ -107,5 +110,28 @@ def test_of_a_store_the_command_is_named(run: RunDir) -> None:
     assert told is not None
     told.target = "memory://bucket/job"
     write_save_status(run.persisted, told)
+    assert newest_exact_step([run]) == EXACT
     with refused_as(SAVED_IN_STORE, step=EXACT, place=f"memory://bucket/job/step-{EXACT}"):
         flowcheck.load(run.root)
+
+
+@pytest.mark.parametrize("ends", [killed, went_down])
+@pytest.mark.parametrize("readable", [True, False])
+def test_status_names_one_newest_exact_step(
+    run: RunDir, ends: Callable[[RunDir], None], readable: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the line of the saves, and below in the one of the tainted tensors."""
+    run.steps.write_text(
+        f'{{"step":{TAINTED + 1},"digest":"d","seconds":0.1,"elements":1000,'
+        f'"tainted":{{"0":16}},"tainted_since":{{"0":{TAINTED}}}}}\n'
+    )
+    ends(run)
+    if not readable:
+        (run.root.parent / "saved" / checkpoint_ledger.LEDGER).unlink()
+    state = read_chain(run)
+    print_state(state, [])
+    said = capsys.readouterr().out
+    assert f"last exact durable checkpoint: step {EXACT}, " in said
+    assert str(EXACT_IN_ALL(EXACT)) in said and str(NOT_EXACT_IN_ALL()) not in said
+    [model] = state.models
+    assert model.exact_step == EXACT

@@ -26,6 +26,7 @@ class DurableSave(NamedTuple):
     target: str
     """A folder or a URL."""
     is_local: bool
+    is_exact: bool
 
 
 def saved_checkpoints(run: RunDir) -> list[Path]:
@@ -49,11 +50,11 @@ def durable_save(run: RunDir) -> DurableSave | None:
     config, told = run.settings().persist, read_save_status(run.persisted)
     if config is None or told is None or told.durable_step is None:
         return None
-    step, name = told.durable_step, told.durable_name
+    step, name, is_exact = told.durable_step, told.durable_name, told.doubt is None
     if told.doubt is not None and told.exact_step is not None:
-        step, name = told.exact_step, told.exact_name
+        step, name, is_exact = told.exact_step, told.exact_name, True
     target = str(local_path(config.target)) if config.is_local else told.target.rstrip("/")
-    return DurableSave(step, name, target, config.is_local)
+    return DurableSave(step, name, target, config.is_local, is_exact)
 
 
 def _of_this_past(own: tuple[LedgerEntry, ...]) -> list[LedgerEntry]:
