@@ -3,6 +3,7 @@ by `status` as it is by `restore`."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,12 +87,15 @@ def test_the_newest_exact_save_is_given(
 def test_steps_that_the_gradients_lead_to_are_told_with_the_command(
     run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """To those alone of which nothing is tainted."""
     killed(run)
+    for step in (EXACT, TAINTED):
+        shutil.rmtree(tmp_path / "saved" / f"step-{step}")
     source = StepSource(run=run.root)
     request = RestoreRequest(source=source, output=tmp_path / "out.pt", form="torch")
     assert restore_command.run(request, as_json=False) == 0
-    kept, save = tmp_path / "kept", tmp_path / "saved" / f"step-{EXACT}"
-    more = JOURNAL_MORE(folder=str(kept), checkpoint=str(save), last=TAINTED + 1)
+    kept, save = tmp_path / "kept", tmp_path / "saved" / "step-2"
+    more = JOURNAL_MORE(folder=str(kept), checkpoint=str(save), last=EXACT)
     said = capsys.readouterr().err
     assert str(more) in said
     assert f"flowcheck restore --checkpoint {save} --gradients {kept}" in said

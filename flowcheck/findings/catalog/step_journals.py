@@ -94,14 +94,13 @@ JOURNAL_BEFORE_SAVE = Entry(
 JOURNAL_NOT_REACHED = Entry(
     "journal.not_reached",
     "{folder} holds steps {steps} too, which cannot be made again from {checkpoint}: {why}",
-    section="replica",
+    cause="Bytes of the folder are missing or damaged: steps before them are whole.",
     remedy="A checkpoint that was saved behind that leads to them: `--checkpoint`.",
 )
 JOURNAL_MORE = Entry(
     "journal.more",
-    "{folder} leads on to step {last}",
+    "{folder} leads on to step {last}, which is exact",
     also=("checkpoint",),
-    section="replica",
     remedy="`flowcheck restore --checkpoint {checkpoint!q} --gradients {folder!q} --format torch "
     "--out restored.pt` makes it again.",
 )

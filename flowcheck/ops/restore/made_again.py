@@ -137,13 +137,15 @@ def _newest(
 
 
 def more_behind(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
-    """That a journal leads to steps behind a saved one; None: it does not, or cannot be read."""
+    """That a journal leads to an exact step behind a saved one; None: it does not, or cannot be
+    read."""
     if base.parameters_only or base.tainted:
         return None
     with suppress(StateError, ConfigError):
         reader = _journal_of(base, checkpoint, journal)
         reader.close()
-        last = Past.behind((base.step, base.digest), reader.lines, reader.gap).last[0]
+        chain = Past.behind((base.step, base.digest), reader.lines, reader.gap).chain
+        last = max((line.step for line in chain[: _exact(chain, chain)]), default=base.step)
         if last > base.step:
             return JOURNAL_MORE(folder=journal, checkpoint=checkpoint, last=last)
     return None
