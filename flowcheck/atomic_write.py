@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,11 +55,16 @@ def temporary_path(path: Path) -> Path:
 
 @contextmanager
 def atomic_path_per_process(
-    path: Path, *, leftovers: str | None = None, folder: bool = False
+    path: Path,
+    *,
+    leftovers: str | None = None,
+    folder: bool = False,
+    before_name: Callable[[Path], None] = lambda _: None,
 ) -> Iterator[Path]:
     """As `atomic_path`, where several processes may write at once: each at a place of its own, made
     here as a file or a folder. leftovers: a pattern of names beside `path`, by default of those
-    that are made here for it; what a killed process left under one of them goes first."""
+    that are made here for it; what a killed process left under one of them goes first.
+    before_name: called with what is whole and private, right before it gets its name."""
     for left in path.parent.glob(leftovers or f".{glob.escape(path.name)}.*.tmp"):
         if _APART.search(left.name):  # a user may have named something so as well
             _sweep(left)
@@ -67,7 +72,7 @@ def atomic_path_per_process(
     with _named_as(path, place):
         held = _made(place, folder=folder)
     try:
-        with _taking_its_name(place, path, durable=True):
+        with _taking_its_name(place, path, durable=True, before_name=before_name):
             yield place
     finally:
         os.close(held)
@@ -83,11 +88,18 @@ def fsync_path(path: Path) -> None:
 
 
 @contextmanager
-def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None]:
+def _taking_its_name(
+    place: Path,
+    path: Path,
+    *,
+    durable: bool,
+    before_name: Callable[[Path], None] = lambda _: None,
+) -> Iterator[None]:
     try:
         with _named_as(path, place):
             yield
             make_private(place, path.parent)
+            before_name(place)
             if durable:
                 fsync_path(place)
             place.replace(path)

@@ -32,6 +32,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     text_at,
 )
 from flowcheck.step_numbers import Step
+from flowcheck.vault.replaced_owner import check_owner_of_replaced, earlier_output
 
 SET_ASIDE_SUFFIX = ".old.tmp"
 """Suffix of an earlier output that is renamed aside until the new output is complete."""
@@ -134,6 +135,7 @@ class OutputTarget:
         check_protected(out, self.protected)
         if there:
             _check_kind(out, self.listed if self.folder else files_by_manifest, folder=self.folder)
+            check_owner_of_replaced(out, KEY)
         if not self.folder:
             _check_beside(out)
 
@@ -177,20 +179,29 @@ def new_output(
     target: OutputTarget, *, manifest: bool = False
 ) -> Iterator[tuple[Path, Path | None]]:
     """Yields (path to write the output to, path to write the manifest of a one-file output to).
-    After the `with` the output is complete and on disk; after an error everything is as before.
+    After the `with` the output is complete and on disk, and belongs to whom the earlier one did;
+    after an error everything is as before.
 
     manifest: the output has a manifest; None is yielded for its path if the output is a folder.
     Raises ConfigError as `OutputTarget.check` does; OSError that names the output if there is no
     room.
     """
     path, is_beside = target.path, manifest and not target.folder
+
+    def as_earlier(place: Path) -> None:
+        if earlier is not None:
+            earlier.pass_on(place)
+
     with (
         naming_file(path),
         target.replacing() as make_room,
         # On disk before the file has its name, and named behind it.
-        atomic_path_per_process(manifest_beside(path)) if is_beside else nullcontext() as beside,
-        atomic_path_per_process(path, folder=target.folder) as place,
+        atomic_path_per_process(manifest_beside(path), before_name=as_earlier)
+        if is_beside
+        else nullcontext() as beside,
+        atomic_path_per_process(path, folder=target.folder, before_name=as_earlier) as place,
     ):
+        earlier = earlier_output(path)
         yield place, beside
         make_room()
 

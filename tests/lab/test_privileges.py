@@ -268,6 +268,18 @@ def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
     assert not [path for path in replayed.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.parametrize("form", ["torch", pytest.param("dcp", marks=pytest.mark.nightly)])
+def test_what_root_replaces_stays_its_owners(replayed: Path, form: str) -> None:
+    """Written by the chain's user, and put there by root."""
+    out = replayed / f"theirs-{form}"
+    assert restored(replayed, form, out.name)[0] == 0
+    held = [out, *out.rglob("*"), *replayed.glob(f"{out.name}.manifest.json")]
+    for path in held:
+        os.chown(path, 4321, 4322)
+    assert restored(replayed, form, out.name, "--force")[0] == 0
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in held} == {(4321, 4322)}
+
+
 @pytest.mark.parametrize("form", [pytest.param("dcp", marks=pytest.mark.nightly), "torch"])
 def test_roots_own_result_is_replaced_where_the_chains_user_may_write_too(
     replayed: Path, form: str

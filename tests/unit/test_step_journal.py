@@ -4,15 +4,18 @@ is gone. Judged by torch's own optimizer in the trainer."""
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.kept_replica import (
+    LOST,
     MIB,
     SAVED,
     STEPS,
@@ -25,22 +28,26 @@ from support.kept_replica import (
     told,
 )
 from support.lives import Both, Deaths
-from support.refused_as import refused_as
+from support.refused_as import like, refused_as, says
 from support.steps import ADAMW
 from test_replica_reset import play, trained
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import GRADIENTS_OF_A_SAVE
 from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_BEFORE_SAVE,
+    JOURNAL_BROKEN,
     JOURNAL_DIFFERS,
     JOURNAL_ENDS,
     JOURNAL_FOLDER_UNREADABLE,
     JOURNAL_GAP,
     JOURNAL_GIVEN_UP,
     JOURNAL_LEADS_NOWHERE,
+    JOURNAL_NOT_REACHED,
     JOURNAL_REPLACED,
     JOURNAL_UNREADABLE,
 )
+from flowcheck.ops.restore import restore_command
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.replica.checkpoint.checkpoint_save import save_trainer_state
@@ -267,7 +274,7 @@ def test_a_folder_that_is_none_is_named_with_what_the_kernel_says(
         again(tmp_path)
 
 
-@pytest.mark.parametrize("hurt", ["gradient", "line", "digest", "gone", "all"])
+@pytest.mark.parametrize("hurt", ["gradient", "amid", "line", "digest", "gone", "all"])
 def test_what_is_damaged_ends_the_steps_there_and_is_named(
     kept: Kept, tmp_path: Path, hurt: str
 ) -> None:
@@ -282,7 +289,19 @@ def test_what_is_damaged_ends_the_steps_there_and_is_named(
         gradients.write_bytes(raw)
         with refused_as(JOURNAL_UNREADABLE, step=6):
             again(tmp_path, 6)
-        assert again(tmp_path).snapshot.step == 5
+        found = again(tmp_path)
+        assert found.snapshot.step == 5 and found.later is not None
+        told = {"steps": ("6 to 8",), "folder": str(tmp_path / "kept")}
+        assert says(found.later, like(JOURNAL_NOT_REACHED, **told))
+        assert says(found.later, like(JOURNAL_UNREADABLE, step=6))
+        return
+    if hurt == "amid":
+        lines.write_bytes(b"".join([*text[:5], text[5][:40], b"\n", *text[6:]]))
+        found = again(tmp_path)
+        assert found.snapshot.step == 5 and found.later is not None
+        assert says(found.later, like(JOURNAL_NOT_REACHED, steps=("7 to 8",)))
+        with refused_as(JOURNAL_BROKEN, last=5, step=7):
+            again(tmp_path, 8)
         return
     if hurt == "line":
         lines.write_bytes(b"".join(text[:6]) + text[6][:40])
@@ -300,11 +319,17 @@ def test_what_is_damaged_ends_the_steps_there_and_is_named(
     if hurt == "gone":
         gradients.unlink()
         with refused_as(JOURNAL_UNREADABLE, step=SAVED + 1):
-            again(tmp_path)
+            again(tmp_path, SAVED + 1)
+        found = again(tmp_path)
+        assert found.snapshot.step == SAVED and found.later is not None
+        assert says(found.later, like(JOURNAL_UNREADABLE, step=SAVED + 1))
         return
     lines.unlink()
     with refused_as(JOURNAL_LEADS_NOWHERE, step=SAVED):
-        again(tmp_path)
+        again(tmp_path, SAVED + 1)
+    found = again(tmp_path)
+    assert found.snapshot.step == SAVED and found.later is not None
+    assert says(found.later, like(JOURNAL_LEADS_NOWHERE, step=SAVED))
 
 
 def test_the_entries_of_the_job_alone_are_read_whatever_lies_beside_them(
@@ -325,3 +350,59 @@ def test_gradients_alone_give_nothing() -> None:
     source = StepSource(run=Path("run"), gradients=Path("kept"))
     with refused_as(GRADIENTS_OF_A_SAVE, kind=ConfigError):
         RestoreRequest(source=source, output=Path("out"), form="torch").check()
+
+
+def test_a_step_before_all_saves_is_told_as_that(kept: Kept, tmp_path: Path) -> None:
+    kept.steps(1, STEPS)
+    kept.written()
+    folder = tmp_path / "saves"
+    folder.mkdir()
+    for step in (SAVED, SAVED + 2):
+        found = again(tmp_path, step).snapshot
+        save_trainer_state(trainer_state(found), folder / f"step-{step}", found.layout)
+    (folder / "latest").write_text(f"step-{SAVED + 2}\n")
+    for place in (folder, tmp_path / "saved"):
+        with refused_as(JOURNAL_BEFORE_SAVE, step=SAVED - 1, first=SAVED, checkpoint=place):
+            again(tmp_path, SAVED - 1, folder=place)
+    assert again(tmp_path, SAVED + 1, folder=folder).snapshot.step == SAVED + 1
+
+
+def test_the_command_tells_later_steps_that_are_not_reached(
+    kept: Kept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr, and in the JSON form on stdout."""
+    kept.steps(1, STEPS)
+    kept.written()
+    [gradients] = (tmp_path / "kept").glob("*.gradients")
+    os.truncate(gradients, 4096 * 5)
+    source = StepSource(checkpoint=tmp_path / "saved", gradients=tmp_path / "kept")
+    for as_json in (False, True):
+        request = RestoreRequest(source=source, output=tmp_path / f"{as_json}.pt", form="torch")
+        assert restore_command.run(request, as_json=as_json) == 0
+        said = capsys.readouterr()
+        if as_json:
+            told = json.loads(said.out)
+            assert (told["step"], told["later"]["code"]) == (5, JOURNAL_NOT_REACHED.code)
+            assert not said.err
+        else:
+            assert "6 to 8" in said.err and "step 5" in said.out
+
+
+def test_tainted_steps_behind_the_one_that_is_given_are_told(kept: Kept, tmp_path: Path) -> None:
+    kept.steps(1, STEPS, lossy=SAVED + 3)
+    kept.written()
+    found = again(tmp_path)
+    assert found.snapshot.step == SAVED + 2
+    assert found.newer_tainted == tuple(range(SAVED + 3, STEPS + 1))
+    assert again(tmp_path, tainted=True).newer_tainted == ()
+
+
+def test_what_turned_out_behind_damaged_bytes_counts_all_the_same(
+    kept: Kept, tmp_path: Path
+) -> None:
+    kept.steps(1, STEPS)
+    kept.replica.taint_since(Step(SAVED + 2), np.array([[LOST[0] // 4, LOST[1] // 4]]))
+    kept.written()
+    [gradients] = (tmp_path / "kept").glob("*.gradients")
+    os.truncate(gradients, 4096 * (STEPS - 1))
+    assert again(tmp_path).snapshot.step == SAVED + 1

@@ -73,6 +73,7 @@ def test_the_newest_exact_save_is_told_and_why_a_newer_one_is_not(
     assert sentence in second and str(found) == sentence
     screen = " ".join(shown(of_job(now), width=200).split())
     assert sentence in screen and "step 3, " in screen
+    assert " ago (6 in doubt)" in screen
     assert exact_in_metrics(now) == [3]
 
 

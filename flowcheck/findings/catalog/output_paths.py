@@ -49,6 +49,12 @@ IS_SPECIAL = Entry(
     "is neither a file nor a folder",
     remedy="Name another file or folder.",
 )
+OTHERS_OUTPUT = Entry(
+    "output.others_output",
+    "belongs to {owner}, and others may write to {folder}",
+    cause="Root leaves what it replaces to its owner, and anybody could have put a file there.",
+    remedy="Name another output, or remove this one first.",
+)
 IS_MOUNT = Entry(
     "output.is_mount",
     "is where a disk is mounted",

@@ -207,6 +207,21 @@ NO_STEP_YET = Entry(
     "{run}: the chain runs, and no step is applied yet",
     remedy="`flowcheck status{this_run!o}` shows when one is; then run the command again.",
 )
+SAVED_IN_STORE = Entry(
+    "restore.saved_in_store",
+    "{run}: its replica is gone; `[persist]` saved step {step} at {place}",
+    cause="The chain's memory is gone, and what it saved is in a store.",
+    remedy="`flowcheck restore --from {place!q} --format torch --out restored.pt` gives that step.",
+)
+SAVED_IN_FOLDER = Entry(
+    "restore.saved_in_folder",
+    "{run}: its replica is gone, and of what `[persist]` saved in {folder}, step {step} the last, "
+    "nothing can be told",
+    cause="The chain's memory is gone, and the ledger of the folder is missing or damaged.",
+    remedy="`flowcheck restore --checkpoint {folder!q} --format torch --out restored.pt` gives the "
+    "step that `latest` names there; with `--gradients` and `[gradient_log] folder` also the steps "
+    "behind it.",
+)
 KILLED_BEFORE_STEP = Entry(
     "restore.killed_before_step",
     "{run}: the chain there was killed before its first step, and no checkpoint was written",

@@ -83,6 +83,32 @@ JOURNAL_ENDS = Entry(
     "{last}; {why}",
     remedy="Leave out `--step` for the last step that it leads to, or name a newer checkpoint.",
 )
+JOURNAL_BEFORE_SAVE = Entry(
+    "journal.before_save",
+    "step {step} cannot be made again: it lies before step {first}, the earliest that is saved in "
+    "{checkpoint}",
+    cause="Gradients lead from a saved step to later ones, and to no earlier one.",
+    remedy="Name an older checkpoint with `--checkpoint`, of step {step} or before, or ask for "
+    "step {first} or a later one.",
+)
+JOURNAL_NOT_REACHED = Entry(
+    "journal.not_reached",
+    "{folder} holds steps {steps} too, which cannot be made again from {checkpoint}: {why}",
+    cause="Bytes of the folder are missing or damaged: steps before them are whole.",
+    remedy="A checkpoint that was saved behind that leads to them: `--checkpoint`.",
+)
+JOURNAL_MORE = Entry(
+    "journal.more",
+    "{folder} leads on to step {last}, which is exact",
+    also=("checkpoint",),
+    remedy="`flowcheck restore --checkpoint {checkpoint!q} --gradients {folder!q} --format torch "
+    "--out restored.pt` makes it again.",
+)
+JOURNAL_BROKEN = Entry(
+    "journal.broken",
+    "what follows step {last} is missing or damaged, and what is kept again begins with step "
+    "{step}",
+)
 JOURNAL_NO_MORE = Entry("journal.no_more", "nothing behind it is kept")
 JOURNAL_GAP = Entry(
     "journal.gap", "changes behind it are not kept, and what is kept again begins with step {step}"

@@ -44,7 +44,9 @@ def load(
     refusals = _Refusals(allow_tainted, despite_audit, None if run is None else Path(run))
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
-        source = StepSource(url=where, token_file=token, authority=authority, step=step)
+        source = StepSource(
+            url=where, token_file=token, authority=authority, step=step, allow_tainted=allow_tainted
+        )
         with checkpoint_of(source) as there:
             return _read(there.folder, step, form, replace(refusals, doubts=there.doubts))
     chain = RunDir(Path(where))
@@ -83,7 +85,7 @@ class _Refusals:
 
 
 def _read(path: Path, step: Step | None, form: str | None, refusals: _Refusals) -> dict[str, Any]:
-    newest = output_of_step(path, step)
+    newest = output_of_step(path, step, allow_tainted=refusals.allow_tainted)
     if manifest_path(newest).is_file():
         refusals.check(newest)
     tree = read(newest, form)

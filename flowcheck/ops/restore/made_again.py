@@ -14,16 +14,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from flowcheck.errors import StateError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.step_journals import (
     JOURNAL_BASE_DIFFERS,
+    JOURNAL_BEFORE_SAVE,
     JOURNAL_DIFFERS,
     JOURNAL_EMPTY,
     JOURNAL_ENDS,
     JOURNAL_FOLDER_UNREADABLE,
     JOURNAL_HOLDS,
     JOURNAL_LEADS_NOWHERE,
+    JOURNAL_MORE,
     JOURNAL_NEEDS_STATE,
+    JOURNAL_NOT_REACHED,
     JOURNAL_REPLACED,
 )
 from flowcheck.findings.finding import Finding
@@ -38,7 +41,7 @@ from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.step_journal.journal_reader import JournalReader, journals_below
 from flowcheck.replica.step_journal.journal_records import ChangeKind, JournalLine
 from flowcheck.replica.step_journal.past_of_state import Past
-from flowcheck.step_numbers import Step
+from flowcheck.step_numbers import Step, step_ranges
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
@@ -49,10 +52,14 @@ STATES_LEAST = 3
 
 def save_before(folder: Path, step: Step | None) -> Path:
     """The newest saved checkpoint in a folder of them that is not behind `step`; the folder itself
-    where it is one, or without a step. Raises StateError as `checkpoint_of_step` does."""
+    where it is one, or without a step. Raises StateError where all are behind it, and as
+    `checkpoint_of_step` does."""
     if step is None:
         return folder
-    found = [of for of in map(step_in_folder_name, checkpoints_in(folder)) if of <= step]
+    there = [step_in_folder_name(path) for path in checkpoints_in(folder)]
+    if there and there[0] > step:
+        raise StateError(JOURNAL_BEFORE_SAVE(step=step, first=there[0], checkpoint=folder))
+    found = [of for of in there if of <= step]
     return (checkpoint_of_step(folder, found[-1]) if found else None) or folder
 
 
@@ -63,6 +70,11 @@ class MadeAgain(NamedTuple):
     doubt: Finding | None = None
     """Why it is not proved to be the trainer's, by what the journal has of its past; None: nothing
     says so."""
+    later: Finding | None = None
+    """Which later steps the journal holds that cannot be made again, and why, or that it has none
+    behind the save; None: there are no such steps."""
+    newer_tainted: tuple[Step, ...] = ()
+    """Later steps that it leads to, and that were not asked for because they are tainted."""
 
 
 def later_step(
@@ -75,24 +87,68 @@ def later_step(
     """
     if base.parameters_only or base.tainted:
         raise StateError(JOURNAL_NEEDS_STATE(checkpoint=checkpoint))
-    reader = _journal_of(base, checkpoint, journal)
+    if step is not None and step < base.step:
+        raise StateError(JOURNAL_BEFORE_SAVE(step=step, first=base.step, checkpoint=checkpoint))
+    try:
+        reader = _journal_of(base, checkpoint, journal)
+    except StateError as error:
+        if step is None and error.finding.is_any_of(JOURNAL_LEADS_NOWHERE):
+            return MadeAgain(base, later=error.finding)  # the save itself is the newest step
+        raise
     try:
         past = Past.behind((base.step, base.digest), reader.lines, reader.gap)
         chain = _chain(past, base, checkpoint, journal, step)
-        while True:
-            exact = len(chain) if allow_tainted or step is not None else _exact(chain)
-            if not exact:
+        if step is not None:
+            if not chain:
                 return MadeAgain(base, past.doubt_of_first(base.step))
-            try:
-                made = _made(base, checkpoint, journal, reader, chain[:exact])
-                return MadeAgain(made, past.doubt_of(made.step))
-            except _BytesGone as gone:
-                # What the disk had not when the machine died: the steps before it are as good.
-                if step is not None or not gone.at:
-                    raise
-                chain = chain[: gone.at]
+            made = _made(base, checkpoint, journal, reader, chain)
+            return MadeAgain(made, past.doubt_of(made.step))
+        return _newest(base, checkpoint, journal, reader, past, allow_tainted=allow_tainted)
     finally:
         reader.close()
+
+
+def _newest(
+    base: Snapshot,
+    checkpoint: Path,
+    journal: Path,
+    reader: JournalReader,
+    past: Past,
+    *,
+    allow_tainted: bool,
+) -> MadeAgain:
+    """The last step that the journal leads to, up to bytes that are gone."""
+    chain, unreached, why = past.chain, past.unreached, past.why_it_ends
+    while True:
+        exact = len(chain) if allow_tainted else _exact(chain, past.chain)
+        try:
+            made = _made(base, checkpoint, journal, reader, chain[:exact]) if exact else base
+            break
+        except _BytesGone as gone:
+            # What the disk had not when the machine died: the steps before it are as good.
+            unreached = (*(line.step for line in past.chain[gone.at :]), *past.unreached)
+            why, chain = gone.finding, chain[: gone.at]
+    doubt = past.doubt_of(made.step) if exact else past.doubt_of_first(base.step)
+    later = None
+    if steps := step_ranges([of for of in unreached if of > made.step]):
+        later = JOURNAL_NOT_REACHED(folder=journal, steps=steps, checkpoint=checkpoint, why=why)
+    tainted = {line.step for line in chain[exact:] if line.step > made.step}
+    return MadeAgain(made, doubt, later, tuple(sorted(tainted)))
+
+
+def more_behind(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
+    """That a journal leads to an exact step behind a saved one; None: it does not, or cannot be
+    read."""
+    if base.parameters_only or base.tainted:
+        return None
+    with suppress(StateError, ConfigError):
+        reader = _journal_of(base, checkpoint, journal)
+        reader.close()
+        chain = Past.behind((base.step, base.digest), reader.lines, reader.gap).chain
+        last = max((line.step for line in chain[: _exact(chain, chain)]), default=base.step)
+        if last > base.step:
+            return JOURNAL_MORE(folder=journal, checkpoint=checkpoint, last=last)
+    return None
 
 
 def doubt_of_save(base: Snapshot, checkpoint: Path, journal: Path) -> Finding | None:
@@ -140,11 +196,12 @@ def _made(
         return copy_snapshot(path, base.optimizer, made)
 
 
-def _exact(chain: Sequence[JournalLine]) -> int:
-    """How many entries lead to the last state without tainted elements; 0: none does."""
+def _exact(chain: Sequence[JournalLine], whole: Sequence[JournalLine]) -> int:
+    """How many entries lead to the last state without tainted elements; 0: none does. whole: the
+    chain with what follows it and cannot be read, which may tell of its steps too."""
     tainted: Ranges = no_ranges()
     exact = 0
-    late = [(line.since, at) for at, line in enumerate(chain, 1) if line.kind is ChangeKind.TAINT]
+    late = [(line.since, at) for at, line in enumerate(whole, 1) if line.kind is ChangeKind.TAINT]
     for count, line in enumerate(chain, 1):
         tainted = difference(union([tainted, line.lacked]), line.healed)
         known_later = any(since <= line.step and count < at for since, at in late)

@@ -88,8 +88,7 @@ def restore_all_jobs(
             name = f"job-{number + 1}-{template.name}"
             file = OutputTarget(path=place / name, folder=False)
             out = target.path / name
-            filled = fill_and_write(found[number], template, file, out, number + 1)
-            done.append(replace(filled, newer_tainted=found[number].newer_tainted))
+            done.append(fill_and_write(found[number], template, file, out, number + 1))
         same = {one.written.step for one in done}
         step = same.pop() if len(same) == 1 else None
         write_index(place, runs[0], [place / one.out.name for one in done], step)

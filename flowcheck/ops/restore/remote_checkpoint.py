@@ -17,7 +17,10 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import write_progress_bar
 from flowcheck.ops.json_option import asks_for_json
 from flowcheck.ops.restore.restore_request import StepSource
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
+from flowcheck.step_numbers import Step
 from flowcheck.vault.download.checkpoint_download import download_step
+from flowcheck.vault.download.download_source import NEWEST
 from flowcheck.vault.serve.step_server import read_token
 
 
@@ -61,7 +64,9 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
                 if not asks_for_json():  # stderr has the error's JSON object, and nothing else
                     shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
-            which = "latest" if source.step is None else source.step
+            which: Step | str = NEWEST if source.allow_tainted else LATEST
+            if source.step is not None:
+                which = source.step
             by = None if source.authority is None else str(source.authority)
             doubts: list[Finding] = []
             there = download_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,9 @@ from flowcheck.findings.catalog.refused_restores import (
     ONE_TEMPLATE,
     URL_NAMES_JOB,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import named_run, run_option
-from flowcheck.ops.console_output import print_line
+from flowcheck.ops.console_output import print_line, printable
 from flowcheck.ops.restore.multi_job_restore import (
     RestoredSteps,
     is_multi_job,
@@ -141,6 +143,7 @@ def _as_dict(done: RestoredStep) -> dict[str, Any]:
         "older": own.older,
         "audited": done.audited,
         "newer_tainted": done.newer_tainted,
+        "later": done.later,
         "doubt": done.doubt,
     }
     if isinstance(own, FillReport):
@@ -165,6 +168,8 @@ def _print(done: RestoredStep) -> None:
     print_parts_of_other_steps(own)
     if done.newer_tainted and done.job is None:
         _print_newer(done.newer_tainted)
+    if done.later is not None:
+        _print_later(done.later)
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
             print_line(f"  now of step {own.step}: {part}")
@@ -181,6 +186,12 @@ def _print_newer(tainted: Sequence[Step]) -> None:
     newer = NEWER_TAINTED(step_ranges(tainted))
     print_line(f"  {newer}")
     print_line(f"  {newer.remedy}")
+
+
+def _print_later(later: Finding) -> None:
+    """On stderr, where who reads stdout alone sees it too."""
+    for line in filter(None, (str(later), later.cause, later.remedy)):
+        print(f"  {printable(line)}", file=sys.stderr)
 
 
 def _rate(done: RestoredStep) -> str:

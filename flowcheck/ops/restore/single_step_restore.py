@@ -54,6 +54,9 @@ class RestoredStep:
     """Why the step is not proved exact; None: no audit says so."""
     newer_tainted: tuple[Step, ...] = ()
     """Newer steps that were not taken because elements of them are tainted."""
+    later: Finding | None = None
+    """What a folder of gradients holds behind the step, or why it has nothing; None: nothing is
+    known."""
 
 
 def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarget) -> RestoredStep:
@@ -71,8 +74,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
         auditable = chain is not None and _applied(chain, found.snapshot.step)
         if template is not None:
             done = fill_and_write(found, template, target, target.path)
-            newer = found.newer_tainted
-            return replace(done, auditable=auditable, audited=audited, newer_tainted=newer)
+            return replace(done, auditable=auditable, audited=audited)
         assert form is not None, "asked before"
         contents = found.contents(form, request.options)
         begun_s = time.monotonic()
@@ -89,6 +91,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
             auditable=auditable,
             audited=audited,
             newer_tainted=found.newer_tainted,
+            later=found.later,
             doubt=doubt_among(found.assumed),
         )
 
@@ -122,6 +125,8 @@ def fill_and_write(
         job=job,
         size_bytes=target.path.stat().st_size,
         took_s=time.monotonic() - begun_s,
+        newer_tainted=found.newer_tainted,
+        later=found.later,
         doubt=doubt_among(found.assumed),
     )
 

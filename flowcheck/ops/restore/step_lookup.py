@@ -23,6 +23,8 @@ from flowcheck.findings.catalog.refused_restores import (
     OVER_BECAUSE,
     REPLAY_SAVED_NOTHING,
     REPLICA_GONE,
+    SAVED_IN_FOLDER,
+    SAVED_IN_STORE,
     STATE_UNKNOWN,
     STEP_NOT_KEPT,
     STEP_NOT_REACHED,
@@ -38,7 +40,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.chain_settling import settle_chain
 from flowcheck.ops.restore.checkpoint_doubts import basis_of, is_found_equal_by
-from flowcheck.ops.restore.made_again import doubt_of_save, later_step, save_before
+from flowcheck.ops.restore.made_again import doubt_of_save, later_step, more_behind, save_before
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.watch.state.held_steps import (
     checkpoints_in,
@@ -47,6 +49,7 @@ from flowcheck.ops.watch.state.held_steps import (
     step_in_folder_name,
     was_called_exact,
 )
+from flowcheck.ops.watch.state.saved_steps import durable_save
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -84,7 +87,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     NO_OPTIONS,
     FormatOptions,
 )
-from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step
+from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step, newest_with_tainted
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
@@ -105,6 +108,8 @@ class FoundStep:
     """Files of the trainer that are evidence about buffers."""
     newer_tainted: tuple[Step, ...] = ()
     """Steps that are newer, and not given because elements of them are tainted."""
+    later: Finding | None = None
+    """What a folder of gradients holds behind it, or why it has nothing; None: nothing is known."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -144,6 +149,7 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
         if source.gradients is not None:
             yield untainted(_made_again(source, folder, by), allowed=allowed)
             return
+        folder = output_of_step(folder, source.step, allow_tainted=allowed)
         found = step_in_checkpoint(
             folder, source.step, source.shown_as, lazily=in_place, by=by, run=source.run
         )
@@ -279,6 +285,9 @@ def _of_files(
     by = CodeApproval((config.optimizer,))
     found = step_in_checkpoint(chosen, lazily=lazily, by=by, run=run.root)
     found = replace(found, observed_files=observed_files_of(run), newer_tainted=newer)
+    journal = config.gradient_log.folder
+    if journal is not None and step is None and not run.replica.exists():
+        found = replace(found, later=more_behind(found.snapshot, chosen, Path(journal)))
     return untainted(found, allowed=allow_tainted)
 
 
@@ -318,6 +327,11 @@ def _no_step(run: RunDir, *, named_in_settings: bool) -> Finding:
     """Why a run has neither a step nor a checkpoint, by what its chain does: it runs, has ended or
     was killed. Only of a chain that runs the reasons say what to wait for."""
     runs = SUPERVISOR.name in run.port.stage_pids()
+    saved = None if runs else durable_save(run)
+    if saved is not None:
+        if saved.is_local:
+            return SAVED_IN_FOLDER(run=run.root, step=saved.step, folder=saved.target)
+        return SAVED_IN_STORE(run=run.root, step=saved.step, place=f"{saved.target}/{saved.name}")
     if runs:
         fact, because = NO_STEP_YET(run.root), BECAUSE
     elif not named_in_settings and run.steps.exists():
@@ -395,9 +409,10 @@ def step_in_checkpoint(
     return FoundStep(taken, where or str(folder), basis, kept.expected, own)
 
 
-def output_of_step(folder: Path, step: Step | None) -> Path:
+def output_of_step(folder: Path, step: Step | None, *, allow_tainted: bool = False) -> Path:
     """The checkpoint of this step in a folder of them, or the one that `latest` names; the folder
-    itself where it is one. Raises StateError if it has others, and not this step."""
+    itself where it is one. allow_tainted: in place of what `latest` names the newest one, which
+    may have tainted elements. Raises StateError if it has others, and not this step."""
     own = None if step is None else checkpoint_of_step(folder, step)
     if own is not None:
         return newest_output(own)
@@ -406,6 +421,8 @@ def output_of_step(folder: Path, step: Step | None) -> Path:
         there = tuple(dict.fromkeys(map(step_in_folder_name, checkpoints_in(folder))))
         if there and load_manifest(newest).step != step:
             raise StateError(STEP_NOT_THERE(path=folder, step=step, steps=there))
+    if step is None and allow_tainted and newest.parent == folder:  # by `latest`
+        return newest_with_tainted(folder, newest)
     return newest
 
 
@@ -420,6 +437,7 @@ def _made_again(source: StepSource, folder: Path, by: CodeApproval) -> FoundStep
         return _doubted(base, why, saved, source.run)
     given = base.snapshot, saved, source.gradients, source.step
     made = later_step(*given, allow_tainted=source.allow_tainted)
+    base = replace(base, later=made.later, newer_tainted=made.newer_tainted)
     if made.snapshot.step == base.snapshot.step:
         return _doubted(base, made.doubt, saved, source.run)
     basis = basis_of(saved, load_manifest(saved), source.run, made.snapshot)

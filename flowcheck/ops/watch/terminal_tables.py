@@ -100,7 +100,8 @@ def _durable(job: JobState) -> str:
     elif own.exact_step is None:
         there = f"none exact (step {own.step})"
     else:
-        there = f"step {own.exact_step}, {duration_text(own.exact_age_s or 0.0)} ago"
+        age = duration_text(own.exact_age_s or 0.0)
+        there = f"step {own.exact_step}, {age} ago ({own.step} in doubt)"
     share = f" {own.done_share:.0%}" if own.done_share is not None else ""
     phase = f"; {own.phase}{share}" if own.phase else ""
     return f"{there}{phase}" + (f"; fails ({own.attempts})" if own.attempts else "")

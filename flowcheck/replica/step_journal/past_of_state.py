@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flowcheck.findings.catalog.step_journals import (
+    JOURNAL_BROKEN,
     JOURNAL_GAP,
     JOURNAL_GIVEN_UP,
     JOURNAL_NO_MORE,
@@ -92,6 +93,8 @@ class Past:
     tainted_since: Step | None = None
     """The first step since which elements turned out to be tainted by a change that is not kept, or
     that lies behind what is kept. None: none did."""
+    unreached: tuple[Step, ...] = ()
+    """Steps behind the last one that are kept, and to which nothing leads."""
 
     @classmethod
     def behind(cls, state: StateId, lines: Sequence[JournalLine], gap: Gap | None) -> Past:
@@ -109,14 +112,17 @@ class Past:
         replaced = edges.replaced.get(state)
         if replaced is not None and replaced.state in seen:
             replaced = None
+        unreached = _behind_break(state, chain, lines)
         why = JOURNAL_NO_MORE()
+        if unreached:
+            why = JOURNAL_BROKEN(last=state[0], step=unreached[0])
         if replaced is not None:
             why = JOURNAL_OTHER_STATE(to=replaced.step)
         elif state in edges.gaps:
             line = edges.gaps[state]
             why = JOURNAL_NONE_SINCE() if line is None else JOURNAL_GAP(step=line.step)
         since = _tainted_since(start, chain, lines, gap)
-        return cls(tuple(chain), state, replaced, why, since)
+        return cls(tuple(chain), state, replaced, why, since, unreached)
 
     def doubt_of_first(self, step: Step) -> Finding | None:
         """As of `doubt_of`, of the state that the past begins with: its step, which may have turned
@@ -135,6 +141,19 @@ class Past:
         if self.replaced is None or not self.replaced.gives_up:
             return None
         return JOURNAL_GIVEN_UP(step=step, at=self.replaced.at, to=self.replaced.step)
+
+
+def _behind_break(
+    last: StateId, chain: Sequence[JournalLine], lines: Sequence[JournalLine]
+) -> tuple[Step, ...]:
+    """Steps behind the last state of a chain that were written later than what led to it; as far
+    as that was kept, what was written earlier is of a past that the job gave up."""
+    own = {id(line) for line in chain}
+    numbered = list(enumerate(lines, 1))
+    first = max((n for n, one in numbered if id(one) in own or one.behind == last), default=0)
+    gaps = (n for n, one in numbered if one.gap is not None and one.gap.after == last)
+    first = max(first, max(gaps, default=1) - 1)
+    return tuple(sorted({line.step for line in lines[first:] if line.step > last[0]}))
 
 
 def _tainted_since(

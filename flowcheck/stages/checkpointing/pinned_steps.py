@@ -58,7 +58,7 @@ class ReplicaSteps:
     def __init__(self, run: RunDir, config: PersistConfig | None) -> None:
         """config: for checkpoint formats other than FlowCheck's own."""
         self._run, self._config = run, config
-        self.name = str(run.root.resolve())
+        self.name = run.name_of_saves
 
     def versions(self) -> tuple[Step, ...]:
         """Complete steps in memory, ascending; () while the job's optimizer state is unknown."""

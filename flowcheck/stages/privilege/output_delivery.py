@@ -1,7 +1,8 @@
 """Output that the chain's user writes and root moves to its place.
 
 The user's process writes to a staging folder, which it sees in place of the named folder. Root's
-process waits, and moves the output from the staging folder to the named one, with root as owner.
+process waits, and moves the output from the staging folder to the named one, with root as owner,
+or with the owner of the earlier output that it replaces.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ class OutputDelivery:
         """Moves the output to its place. Raises ConfigError if the place now holds something that
         may not be replaced, StateError if the output is missing or a link."""
         from flowcheck.vault.overwrite_guard import OutputTarget, files_by_manifest_and_index
+        from flowcheck.vault.replaced_owner import earlier_output
 
         written = self._written()
         if not written and os.path.lexists(self.output_folder):
@@ -138,8 +140,11 @@ class OutputDelivery:
             listed=files_by_manifest_and_index,
         )
         with own.replacing() as make_room:
+            earlier = earlier_output(self.output_folder)
             make_room()
             for entry in written:
+                if earlier is not None:
+                    earlier.pass_on(entry)
                 entry.rename(self.output_folder.parent / entry.name)
 
     def _written(self) -> list[Path]:

@@ -363,6 +363,11 @@ class RunDir(LearnedFiles, RecordFiles):
         """What waits to be written to `[gradient_log] folder` (replica/step_journal)."""
         return self.memory / "waiting-steps"
 
+    @property
+    def name_of_saves(self) -> str:
+        """The run's name in the ledger of a target of `[persist]`."""
+        return str(self.root.resolve())
+
     def upload_staging_folder(self, stated: str | None) -> Path:
         """Folder for checkpoints on their way to a remote target. stated: the folder in the job
         file, in which each run has a folder of its own."""

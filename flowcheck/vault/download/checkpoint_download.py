@@ -53,7 +53,8 @@ def download_step(
     the sha256 of every file and every tensor. Chunks that an interrupted call downloaded are not
     fetched again. A folder that already exists is only verified.
 
-    url: of `flowcheck serve`, or of a [persist] target. step: a number or "latest". options:
+    url: of `flowcheck serve`, or of a [persist] target. step: a number, "latest" or "newest",
+    which may be tainted. options:
     arguments of fsspec's file system for a [persist] target. authority: CA bundle (PEM) for https;
     None: the CAs that this machine trusts. said: called with a message when a request is tried
     again and when requests succeed again. Raises ConfigError for a URL that cannot be opened;

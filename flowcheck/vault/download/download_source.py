@@ -71,6 +71,9 @@ LEAST_BYTES_S = 16 << 10
 gigabyte would take 18 hours."""
 READ_BYTES = 1 << 20
 """Bytes of one read. A choice: smaller costs calls."""
+NEWEST = "newest"
+"""Asks for the newest step, whether elements of it are tainted or not: LATEST is the newest of
+which none are, where there is one."""
 Told = TypeVar("Told")
 
 
@@ -99,6 +102,16 @@ class _Step(msgspec.Struct):
     digest: str
     files: tuple[_File, ...]
     doubts: tuple[Finding, ...] = ()
+
+
+class _Listed(msgspec.Struct):
+    step: Step
+
+
+class _Steps(msgspec.Struct):
+    """The answer to `GET /steps`."""
+
+    steps: tuple[_Listed, ...]
 
 
 class _Writing(msgspec.Struct):
@@ -137,7 +150,7 @@ class DownloadSource(Protocol):
     url: str
 
     def find(self, step: Step | str) -> AvailableStep:
-        """Looks for a step. step: a number or "latest"."""
+        """Looks for a step. step: a number, LATEST or NEWEST."""
 
     def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
         """Exactly `size` bytes of a file from the offset `begin`."""
@@ -172,6 +185,7 @@ class HttpSource:
             raise ConfigError("--from", url, downloads.NO_HOST())
 
     def find(self, step: Step | str) -> AvailableStep:
+        step = self._newest() if step == NEWEST else step
         until_s, asked = time.monotonic() + WRITING_S, step
         while time.monotonic() < until_s:
             status, headers, body = self._get(f"/steps/{step}", {}, LISTING_BYTES_MAX)
@@ -194,6 +208,13 @@ class HttpSource:
         raise StateError(
             downloads.NOT_WRITTEN_IN_TIME(url=self.url, step=step, seconds=round(WRITING_S))
         )
+
+    def _newest(self) -> Step | str:
+        """The newest step that the server lists; LATEST where it lists none."""
+        status, _, body = self._get("/steps", {}, LISTING_BYTES_MAX)
+        self._refuse(status, body)
+        told = self._decode_reply(body, _Steps)
+        return max((step_number(one.step, self.url) for one in told.steps), default=LATEST)
 
     def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
         path = f"/steps/{offer.listing.step}/files/{quote(file.name)}"
@@ -383,11 +404,13 @@ class ObjectStoreSource:
         return ()
 
     def _name(self, step: Step | str) -> str:
-        if step == LATEST:
+        if step in (LATEST, NEWEST):
             told = self._cat(LATEST, TEXT_BYTES_MAX)
             if told is None:
                 raise StateError(downloads.NOTHING_DURABLE(url=self.url, latest=LATEST))
-            return latest_name(told, f"{self.url}/{LATEST}")
+            exact = latest_name(told, f"{self.url}/{LATEST}")
+            newest = self._ledger().newest_beside(exact) if step == NEWEST else None
+            return newest or exact
         own = [entry.name for entry in self._ledger().entries if entry.step == step]
         return own[-1] if own else self._unlisted(step)
 

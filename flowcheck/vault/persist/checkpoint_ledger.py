@@ -105,6 +105,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     def entry(self, name: str) -> LedgerEntry | None:
         return next((one for one in self.entries if one.name == name), None)
 
+    def newest_beside(self, name: str) -> str | None:
+        """The name of the newest checkpoint of the run that saved this one; None: it is not
+        listed."""
+        entry = self.entry(name)
+        return None if entry is None else self.of(entry.run)[-1].name
+
     def with_doubts(self, told: Mapping[str, tuple[Finding, ...]]) -> Ledger:
         """told: {name: all doubts in that checkpoint}; others keep theirs."""
         entries = tuple(

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.ops.watch.state.saved_steps import durable_save, saved_checkpoints
 from flowcheck.ops.watch.state.shutdown_record import read_end
 from flowcheck.replica.checkpoint_files.latest_pointer import (
     CHECKPOINT_NAME_PREFIX,
@@ -82,8 +83,9 @@ def common_steps(held: Sequence[HeldSteps], *, exact: bool) -> tuple[Step, ...]:
 def newest_exact_step(runs: Sequence[RunDir]) -> Step | None:
     """The newest step that is exact in all these jobs and can be restored; None: there is none. One
     behind a failed audit counts as not exact. Checkpoints are looked at only where no such step is
-    in memory: their folder may be a disk that hangs."""
-    for held_by in (_in_memory, at_hand):
+    in memory: their folder may be a disk that hangs. Of what is saved in a store the status of the
+    saves is asked."""
+    for held_by in (_in_memory, at_hand, _in_store):
         steps = common_steps([held_by(run) for run in runs], exact=True)
         proved = (step for step in reversed(steps) if not any(doubts_of(run, step) for run in runs))
         if (newest := next(proved, None)) is not None:
@@ -96,11 +98,26 @@ def _in_memory(run: RunDir) -> HeldSteps:
     return in_replica(run) if incarnation_of(run).step is not None else HeldSteps()
 
 
+def _in_store(run: RunDir) -> HeldSteps:
+    """What can be restored and needs to be fetched, or of which nothing can be read here: the
+    newest exact one."""
+    saved = durable_save(run)
+    if saved is None or not saved.is_exact:
+        return HeldSteps()
+    return HeldSteps(frozenset([saved.step]))
+
+
 def checkpoints_of(run: RunDir) -> list[Path]:
     """Checkpoint folders of a job, the newest step last: of the folder that the job file states,
-    else the one that was kept when the chain ended."""
+    else the one that was kept when the chain ended; and those that `[persist]` saved, of a chain
+    that has ended only such as are not newer than what was kept."""
     stated = run.settings().checkpoint
-    return checkpoints_in(Path(stated)) if stated is not None else _kept_at_end(run)
+    own = checkpoints_in(Path(stated)) if stated is not None else _kept_at_end(run)
+    known = {step_in_folder_name(path) for path in own}
+    saved = [one for one in saved_checkpoints(run) if step_in_folder_name(one) not in known]
+    if stated is None and own:
+        saved = [one for one in saved if step_in_folder_name(one) <= max(known)]
+    return sorted((*saved, *own), key=lambda path: (step_in_folder_name(path), path.name))
 
 
 def step_in_folder_name(checkpoint: Path) -> Step:
