@@ -42,7 +42,8 @@ print(json.dumps({
         f"/proc/self/task/{own}/children").read_text(),
     "stdin": sys.stdin.read(), "temporary": tempfile.gettempdir(), "zone": time.tzname,
     "streams": [[s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through,
-                 s.newlines, s.isatty(), s is getattr(sys, f"__{s.name[1:-1]}__")] for s in streams],
+                 s.newlines, s.isatty(), s is getattr(sys, f"__{s.name[1:-1]}__")]
+                for s in streams],
     "locale": locale.setlocale(locale.LC_ALL), "tracing": repr(sys.gettrace()),
     "support": sorted(n for n in sys.modules if n.startswith("support")),
 }, default=lambda _: None, sort_keys=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import socket
@@ -55,6 +56,7 @@ class CommandServer:
         self._owner, self._users, self._loaded = os.getpid(), _users(), False
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         note_loaded()
+        atexit.register(self.end)
         with other:
             words = [str(TESTS), str(other.fileno()), str(self._owner)]
             self.process = subprocess.Popen(
@@ -107,9 +109,10 @@ class CommandServer:
         return pid
 
     def end(self) -> None:
-        self._channel.close()
-        self.process.kill()
-        self.process.wait()
+        if os.getpid() == self._owner:
+            self._channel.close()
+            self.process.kill()
+            self.process.wait()
 
 
 _lock = Lock()
