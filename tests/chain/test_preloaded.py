@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from support import preloaded
 from support.chain import wait_until
 from support.preloaded import command_server
+
+from flowcheck.stages.privilege import privilege_syscalls
 
 FACTS = """
 import json, locale, os, resource, signal, sys, tempfile, time
@@ -245,6 +248,25 @@ def test_it_is_in_its_askers_network(tmp_path: Path) -> None:
     assert other == one
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+def test_it_sees_what_its_asker_has_mounted(tmp_path: Path) -> None:
+    found: list[Any] = []
+
+    def apart() -> None:
+        privilege_syscalls.own_mounts()  # of this thread
+        (tmp_path / "mounted").mkdir()
+        privilege_syscalls.mount("none", str(tmp_path / "mounted"), "tmpfs", 0)
+        (tmp_path / "mounted/file").touch()
+        found.extend(both(tmp_path, "import os; print(os.listdir('mounted'))\n" + FACTS))
+
+    thread = Thread(target=apart)
+    thread.start()
+    thread.join()
+    assert not list((tmp_path / "mounted").iterdir())
+    assert found[0][1].startswith("['file']\n")
+    assert found[1] == found[0]
+
+
 HOLDS = """
 import sys, time
 from support import preloaded
@@ -255,6 +277,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.nightly
 def test_its_server_ends_with_who_asks_it_however_that_ends() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     held = subprocess.Popen([sys.executable, "-c", HOLDS], stdout=subprocess.PIPE, env=env)
@@ -266,6 +289,7 @@ def test_its_server_ends_with_who_asks_it_however_that_ends() -> None:
     wait_until(lambda: not server.exists(), LIMIT_S, "the server ends")
 
 
+@pytest.mark.nightly
 def test_a_killed_server_is_followed_by_another(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(SLEEPS)
     with Probe([], cwd=tmp_path, stdout=subprocess.PIPE) as process:

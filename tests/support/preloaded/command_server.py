@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -69,8 +69,10 @@ class CommandServer:
 
     def can_fork(self, wanted: Wanted) -> bool:
         """Whether the fork would be as the executed one."""
-        alike = _users() == self._users and may_differ(wanted.environment)
-        return alike and not any(map(self._is_elsewhere, OTHER_NAMESPACES))
+        if not Path(wanted.folder).is_dir() or not may_differ(wanted.environment):
+            return False
+        left = OTHER_NAMESPACES if os.geteuid() == 0 else (*OTHER_NAMESPACES, *NAMESPACES)
+        return _users() == self._users and not any(map(self._is_elsewhere, left))
 
     def _is_elsewhere(self, namespace: str) -> bool:
         """Whether the calling thread is in another one than the server."""
@@ -129,9 +131,11 @@ def forked(wanted: Wanted) -> int | None:
                 return None
             _servers.append(CommandServer())
         server = _servers[-1]
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-            try:
-                return server.fork(wanted) if server.can_fork(wanted) else None
-            except (TimeoutError, ConnectionError, BrokenPipeError):
-                server.end()
-    return None
+        try:
+            return server.fork(wanted) if server.can_fork(wanted) else None
+        except OSError:
+            server.end()
+            return None
+        except BaseException:  # a test whose time is over, say
+            server.end()  # its answer would be taken for the next one's
+            raise

@@ -31,7 +31,9 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 def load() -> None:
     """What commands and stages import, and no thread of it."""
-    single = os.environ.setdefault(BLAS_THREADS, "1") == "1"
+    gc.disable()  # what is loaded stays
+    single = BLAS_THREADS not in os.environ
+    os.environ.setdefault(BLAS_THREADS, "1")
     import flowcheck
     from flowcheck.stages import stage_table
 
@@ -44,8 +46,8 @@ def load() -> None:
         object.__setattr__(stage, "uses_torch", True)
     if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
         raise AssertionError("something that was loaded runs a thread")
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def serve(channel: socket.socket, asker: int, package: Path) -> NoReturn:
