@@ -79,7 +79,7 @@ class Kept:
         same = path == sys.executable and told[1 : len(AGAIN) + 1] == AGAIN
         alone = len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
         if not (same and alone and not rights_of().permitted and may_differ(surroundings)):
-            _execve(path, words, environment)
+            _execve(path, told, environment)
         gc.freeze()  # what is left of the earlier program closes no file of this one
         _close_files()
         _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)

@@ -30,7 +30,7 @@ class Popen(subprocess.Popen[Any]):
     is_forked = False
 
     def __init__(self, words: Words, **options: Any) -> None:
-        command = [sys.executable, "-m", self.module, *map(os.fspath, words)]
+        command = [sys.executable, "-m", self.module, *(os.fspath(word) for word in words)]
         super().__init__(command, **options)
 
     def _execute_child(self, *told: Any) -> None:

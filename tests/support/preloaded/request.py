@@ -69,7 +69,7 @@ def environment_of_c() -> dict[bytes, bytes]:
     """What a program is executed with where no environment is stated: libraries may have added to
     os.environ, as readline does."""
     every = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    lines = []
+    lines: list[bytes] = []
     while (line := every[len(lines)]) is not None:
         lines.append(line)
     return {name: value for name, _, value in (line.partition(b"=") for line in lines)}

@@ -62,7 +62,7 @@ def serve(channel: socket.socket, asker: int, package: Path) -> NoReturn:
     free_environment()
     kept = Kept.now(base)
     while os.getppid() == asker:
-        ready, _, _ = select.select([channel, asker_lives], [], [])
+        ready, _, _ = select.select([channel.fileno(), asker_lives], [], [])
         if asker_lives in ready:
             break
         told, descriptors, _, _ = socket.recv_fds(channel, REQUEST_BYTES, 64)
