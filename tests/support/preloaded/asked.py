@@ -10,8 +10,8 @@ from typing import Any
 READ_WHEN_LOADED = (
     b"PYTHON", b"LD_", b"GLIBC_", b"MALLOC_", b"LC_", b"LANG", b"OMP_", b"GOMP_", b"KMP_",
     b"MKL_", b"OPENBLAS_", b"NUMEXPR_", b"NPY_", b"ATEN_", b"TORCH", b"PYTORCH", b"CUDA_",
-    b"FLOWCHECK_HOOK", b"FLOWCHECK_LAB_", b"TERMINAL_", b"GITHUB_ACTIONS", b"FORCE_COLOR",
-    b"PY_COLORS",
+    b"FLOWCHECK_HOOK", b"FLOWCHECK_LAB_", b"TERMINAL_", b"TYPER_", b"_TYPER_",
+    b"GITHUB_ACTIONS", b"FORCE_COLOR", b"PY_COLORS", b"PYDANTIC_",
 )  # fmt: skip
 """How variables begin that python and libraries read as they are loaded."""
 READ_LATER = {b"TORCHINDUCTOR_CACHE_DIR"}

@@ -26,6 +26,11 @@ from support.preloaded.request import GO, REQUEST_BYTES, Request
 
 LEFT_OUT = ("flowcheck.hook", "flowcheck.lab.roce_backend")
 """They are for trainers, and change torch.distributed where they are imported."""
+BY_COMMANDS = (
+    "pydantic", "rich._emoji_codes", "rich.markdown", "rich.traceback", "typer._adapters",
+    "typer.rich_utils", "zoneinfo",
+)  # fmt: skip
+"""What libraries import once a command line is read or told, where they are there."""
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -40,6 +45,9 @@ def load() -> None:
     for found in walk_packages(flowcheck.__path__, "flowcheck."):
         if not found.name.endswith("__main__") and not found.name.startswith(LEFT_OUT):
             import_module(found.name)
+    for name in BY_COMMANDS:
+        with suppress(ImportError):
+            import_module(name)
     if single:
         del os.environ[BLAS_THREADS]
     for stage in stage_table.STAGES:  # all are forked from what has loaded, as those with torch
