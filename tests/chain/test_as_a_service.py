@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chain import Command, slowed, wait_until
+from support.chain import ExecutedCommand as Command
+from support.chain import slowed, wait_until
 
 from flowcheck.stages.run_directory.run_dir import RunDir
 

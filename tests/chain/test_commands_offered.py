@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import preloaded
 
 CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
-COMMAND = [sys.executable, "-m", "flowcheck"]
 
 
 def said(folder: Path, *words: str | Path, code: int = 0) -> str:
-    command = [*COMMAND, *map(str, words)]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    done = preloaded.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout

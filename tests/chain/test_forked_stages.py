@@ -6,12 +6,14 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.chain import Command, slowed, wait_until
+from support.chain import Command, ExecutedCommand, slowed, wait_until
 
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -38,12 +40,17 @@ learning_rate = 0.01
 
 
 @pytest.fixture
-def chain(captures: Path, tmp_path: Path) -> Iterator[Command]:
+def job(captures: Path, tmp_path: Path) -> Path:
     slowed(
         captures / f"{CAPTURE}.pcapng", tmp_path / "slow.pcap", frame_every_s=0.01, behind=BEHIND
     )
     (tmp_path / "job.toml").write_text(JOB.format(tmp_path))
-    with Command("up", tmp_path / "job.toml", "--json") as command:
+    return tmp_path / "job.toml"
+
+
+@pytest.fixture
+def chain(job: Path) -> Iterator[Command]:
+    with ExecutedCommand("up", job, "--json") as command:
         yield command
 
 
@@ -77,7 +84,7 @@ def kernel_facts(pid: int) -> dict[str, str]:
     facts = {name: told[name] for name in (*names, "CapPrm", "CapEff", "CapBnd", "CapAmb")}
     facts["limits"] = Path(f"/proc/{pid}/limits").read_text()
     for name in ("cwd", "ns/mnt", "fd/0", "fd/1", "fd/2"):
-        facts[name] = str(Path(f"/proc/{pid}/{name}").readlink())
+        facts[name] = str(Path(f"/proc/{pid}/{name}").readlink()).partition("pipe:")[0]
     facts["nice"] = str(os.getpriority(os.PRIO_PROCESS, pid))
     return facts
 
@@ -127,6 +134,33 @@ def test_a_forked_stage_is_as_an_executed_one_and_shares_nothing(
     result = chain.json(60)
     assert result["restarts"] == 2 and result["steps"] >= 3
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
+
+
+def test_a_chain_of_the_tests_that_loads_nothing_has_the_processes_of_an_executed_one(
+    job: Path, tmp_path: Path
+) -> None:
+    """Root's supervisor begins again as another user: that is forked too."""
+    run = RunDir(tmp_path / "run")
+
+    def facts(pid: int) -> dict[str, Any]:
+        own = {"owner": Path(f"/proc/{pid}").stat().st_uid, "words": len(words(pid))}
+        session = os.getsid(pid) == pid, os.getpgid(pid) == pid
+        return kernel_facts(pid) | own | {"session": session, "said": words(pid)[-1].isdigit()}
+
+    found = []
+    for way in (ExecutedCommand, Command):
+        with way("up", job, "--json") as command:
+            wait_until(lambda: step_lines(run) >= 1, 60, "a step")
+            every = {"supervisor": command.process.pid} | run.stage_pids()
+            found.append({stage: facts(pid) for stage, pid in every.items()})
+            assert {pid for stage, pid in every.items() if stage != "supervisor"} <= set(
+                children(command.process.pid)
+            )
+            command.process.send_signal(signal.SIGTERM)
+            assert command.json(60)["restarts"] == 0
+        shutil.rmtree(run.root)
+    assert getattr(command.process, "is_forked", False)
+    assert found[0] == found[1]
 
 
 def test_what_kills_the_supervisor_ends_all_that_it_started(chain: Command, tmp_path: Path) -> None:

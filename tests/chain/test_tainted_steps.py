@@ -4,8 +4,6 @@ own, and no step that lacks some is given as an exact one."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import preloaded
 from support.cut import gradient_of
 from support.netib import Options, Truth, generate
 from support.pcap_records import FILE_HEADER_BYTES, records_of
@@ -56,9 +55,9 @@ def trained(truth: Truth, steps: int) -> tuple[list[torch.nn.Parameter], torch.o
 
 
 def replayed(capture: Path, folder: Path) -> tuple[int, dict[str, Any]]:
-    words = [sys.executable, "-m", "flowcheck", "replay", capture, "--optimizer", "adamw"]
+    words = ["replay", capture, "--optimizer", "adamw"]
     words += ["--lr", str(LEARNING_RATE), "--out", folder / "out", "--json"]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=300)
+    done = preloaded.run(words, check=False, capture_output=True, text=True, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

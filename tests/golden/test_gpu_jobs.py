@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import gpu_recorded
+from support import gpu_recorded, preloaded
 
 from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.ops.analysis.analyze_command import as_dict
@@ -135,8 +133,8 @@ def replayed(name: str, folder: Path) -> dict[str, Any]:
         f'[model]\nfactory = "{MODELS}:{model}"\n{more}'
     )
     words = ["replay", str(capture_of(name, folder)), "--job", str(job), "--source", "file"]
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *words, "--digests", "--json"],
+    done = preloaded.run(
+        [*words, "--digests", "--json"],
         capture_output=True,
         text=True,
         timeout=100,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
@@ -98,8 +97,8 @@ def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path:
         f'[model]\nfactory = "{FACTORY}"\n'
     )
     words = ["replay", str(DATA / f"{name}.pcapng"), "--job", str(job)]
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *words, "--digests", "--json", "--source", "file"],
+    done = preloaded.run(
+        [*words, "--digests", "--json", "--source", "file"],
         capture_output=True,
         text=True,
         timeout=100,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 from support.recorded import assert_trainers_bits
 
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
@@ -41,8 +40,8 @@ def replayed(name: str) -> tuple[int, dict[str, Any]]:
     """Exit code and result of `flowcheck replay` with the job file beside the capture."""
     words = ["replay", str(DATA / f"{name}.pcapng"), "--job", str(DATA / f"{name}.toml")]
     words += ["--digests", "--json", "--source", "file"]
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *words],
+    done = preloaded.run(
+        words,
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

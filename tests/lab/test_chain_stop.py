@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chain import Command, flowcheck, slowed, wait_until
+from support.chain import ExecutedCommand, flowcheck, slowed, wait_until
 
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -31,7 +31,7 @@ def clean_memory() -> Iterator[None]:
     assert mine == []
 
 
-def up(folder: Path, capture: Path) -> tuple[Command, RunDir]:
+def up(folder: Path, capture: Path) -> tuple[ExecutedCommand, RunDir]:
     job = folder / "job.toml"
     job.write_text(
         f'run = "{folder}/run"\ncheckpoint = "{folder}/out"\n'
@@ -39,7 +39,7 @@ def up(folder: Path, capture: Path) -> tuple[Command, RunDir]:
         "[staging]\nsize_bytes = 4_194_304\n"
         '[optimizer]\nname = "sgd"\nlearning_rate = 0.01\n'
     )
-    return Command("up", job, "--json"), RunDir(folder / "run")
+    return ExecutedCommand("up", job, "--json"), RunDir(folder / "run")
 
 
 def status(run: RunDir) -> Any:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import preloaded
 from support.chain import wait_until
 from support.cut import recorded_behind
 from support.standing import standing
@@ -68,9 +67,9 @@ def each_is_one_of(replicas: list[dict[int, Digests]], trainers: list[dict[int, 
 def replayed(capture: Path, jobs: int, *words: str, model: str = "") -> list[dict[int, Digests]]:
     job = capture.with_suffix(".toml")
     job.write_text(f"[optimizer]\n{ADAMW}\n{model}")
-    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
+    command = ["replay", str(capture), "--job", str(job)]
     command += ["--jobs", str(jobs), "--digests", "--json", "--source", "file", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = preloaded.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     every = (told, *told["beside"])
@@ -239,8 +238,7 @@ def taken(run: RunDir) -> dict[int, Digests]:
 
 
 def said(*words: str | Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "flowcheck", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = preloaded.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told

@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from support import preloaded
 from support.standing import standing
 from support.started import SCRIPTS, launch
 from test_unseen_scripts import LIMIT_S
@@ -39,8 +38,9 @@ def hosts() -> Iterator[cluster.Cluster]:
 
 
 def flowcheck(*words: object) -> str:
-    command = [sys.executable, "-m", "flowcheck", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = preloaded.run(
+        [*map(str, words)], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

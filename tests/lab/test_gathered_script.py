@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from support import preloaded
 from support.chain import wait_until
 from support.live import greetings
 from support.standing import standing
@@ -97,8 +97,8 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
 
 def _check_sums(capture: Path, kept: Path) -> None:
     """HSDP: what the copies of the model sum is the gradient of each rank's parts, bit for bit."""
-    command = [sys.executable, "-m", "flowcheck", "analyze", str(capture), "--json"]
-    collectives = json.loads(subprocess.check_output(command))["collectives"]
+    command = ["analyze", str(capture), "--json"]
+    collectives = json.loads(preloaded.output(command))["collectives"]
     found = [c["sha256"] for c in collectives if "copies of the model" in c["meaning"]]
     own = torch.load(f"{kept}.gradients0.pt")
     for gradients in own:
@@ -123,17 +123,16 @@ def test_on_a_live_port_it_is_followed_audited_and_given_back(
         launch(hosts, "gathered.py", str(kept), "save")
         wait_until(lambda: (last_step(run) or {}).get("step") == STEPS - 1, 60, "the last step")
         file, out = f"{kept}.pt", tmp_path / "restored.pt"
-        audited = subprocess.run(
-            [*words, "audit", file, "--run", str(run.root)],
+        audited = preloaded.run(
+            ["audit", file, "--run", str(run.root)],
             capture_output=True,
             text=True,
             check=False,
         )
         assert audited.returncode == 0, audited.stderr
         assert f"step {SAVED}: all 10 parameters" in audited.stdout
-        given = subprocess.run(
+        given = preloaded.run(
             [
-                *words,
                 "restore",
                 "--run",
                 str(run.root),

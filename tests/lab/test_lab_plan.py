@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 
 pytestmark = [
     pytest.mark.lab,
@@ -36,8 +35,8 @@ MODELS = {
 
 
 def flowcheck(*words: str | Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *map(str, words)],
+    done = preloaded.run(
+        words,
         capture_output=True,
         text=True,
         timeout=200,

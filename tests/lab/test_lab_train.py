@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster import network_namespaces
@@ -36,10 +37,10 @@ LIMIT_S = 450
 
 def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[str, Any]:
     """What the run says as JSON; everything it made is gone."""
-    command = [sys.executable, "-m", "flowcheck", "lab", "train", "--json"]
+    command = ["lab", "train", "--json"]
     command += ["--name", name, "--out", str(out), *options, "--", *SMALL, *script]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = preloaded.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert network_namespaces.existing(f"fcl-{name}-") == []
     finally:

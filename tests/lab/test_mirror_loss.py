@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import preloaded
 from support.cabling import Tap, roce_frame
 from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME, SWITCHES
 
@@ -138,8 +139,8 @@ def test_copies_in_a_tunnel() -> None:
 
 
 def flowcheck(*words: str | Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowcheck", *map(str, words)],
+    done = preloaded.run(
+        words,
         capture_output=True,
         text=True,
         timeout=250,

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from support import preloaded
 from support.chain import wait_until
 from support.live import greetings
 from support.standing import standing
@@ -78,8 +78,8 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     found = {line["step"]: line["parameters_sha256"] for line in told["digests"]}
     assert found == truth(digests) and len(found) == STEPS - ("late" in words)
     assert not told["why"] and not told["lost"]
-    asked = [sys.executable, "-m", "flowcheck", "analyze", str(capture), "--json", "--job"]
-    analyzed = json.loads(subprocess.check_output([*asked, str(capture.with_suffix(".toml"))]))
+    asked = ["analyze", str(capture), "--json", "--job"]
+    analyzed = json.loads(preloaded.output([*asked, str(capture.with_suffix(".toml"))]))
     gathers = [c for c in analyzed["collectives"] if c["meaning"] == "gathered parameters"]
     assert len(gathers) >= len(found) and all(c["sha256"] for c in gathers)
     other = replay(capture, "", model("zero" if "megatron" in words else "megatron", "make", 2))
@@ -104,9 +104,9 @@ def test_each_ring_of_a_tensor_parallel_job_is_followed(
     ):
         launch(made, "parted.py", str(digests), style, "rings", *words)
     job.write_text(model(style, factory, 2))
-    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
+    command = ["replay", str(capture), "--job", str(job)]
     command += ["--jobs", "2", "--digests", "--json", "--source", "file"]
-    told = json.loads(subprocess.check_output(command))
+    told = json.loads(preloaded.output(command))
     found = [
         {line["step"]: line["parameters_sha256"] for line in one["digests"]}
         for one in (told, *told["beside"])
@@ -130,14 +130,12 @@ def test_on_a_live_port_it_is_followed_audited_and_given_back(
         wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
         launch(hosts, "parted.py", str(digests), "zero", "bfloat16", "save", "norm")
         wait_until(lambda: (last_step(run) or {}).get("step") == STEPS, 60, "the last step")
-        audited = subprocess.run(
-            [*words, "audit", str(file), *about], capture_output=True, text=True, check=False
+        audited = preloaded.run(
+            ["audit", str(file), *about], capture_output=True, text=True, check=False
         )
         assert audited.returncode == 0, audited.stderr
         assert f"step {SAVED}: all 10 parameters" in audited.stdout
-        subprocess.run(
-            [*words, "restore", *about, "--template", str(file), "--out", str(out)], check=True
-        )
+        preloaded.run(["restore", *about, "--template", str(file), "--out", str(out)], check=True)
     finally:
         chain.send_signal(signal.SIGINT)
         chain.wait(60)

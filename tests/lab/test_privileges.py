@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.chain import Command, wait_until
+from support.chain import ExecutedCommand as Command
+from support.chain import wait_until
 from support.veth import veth
 
 from flowcheck.stages.privilege import privilege_syscalls

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 from support.cut import frames_in
 from support.merged import merged
 from support.netib import Generated, Options, generate
@@ -89,10 +88,8 @@ def test_each_job_has_a_replica_of_its_own(
 def replayed(capture: Path, job: str, folder: Path) -> tuple[int, dict[str, Any]]:
     (folder / "job.toml").write_text(job)
     words = ["--job", folder / "job.toml", "--out", folder / "out", "--source", "file"]
-    command = [sys.executable, "-m", "flowcheck", "replay", capture, "--digests", "--json", *words]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=110, check=False
-    )
+    command = ["replay", capture, "--digests", "--json", *words]
+    done = preloaded.run(command, capture_output=True, text=True, timeout=110, check=False)
     told: dict[str, Any] = json.loads(done.stdout)
     return done.returncode, told
 

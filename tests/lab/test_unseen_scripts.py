@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import preloaded
 from support.standing import standing
 from support.started import SCRIPTS, launch
 
@@ -57,8 +56,8 @@ def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:
     """What `flowcheck replay` says of it. optimizer: empty where the job file states none."""
     job = capture.with_suffix(".toml")
     job.write_text((f"[optimizer]\n{optimizer}\n" if optimizer else "") + more)
-    command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]
-    done = subprocess.run(
+    command = ["replay", str(capture), "--job", str(job)]
+    done = preloaded.run(
         [*command, "--digests", "--json", "--source", "file"],
         capture_output=True,
         text=True,

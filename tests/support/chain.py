@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support import preloaded
 
 from flowcheck._core import ffi, lib
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -27,13 +28,16 @@ class Command:
     """`python -m flowcheck ...` in a process of its own; killed at the end whatever happens."""
 
     def __init__(self, *words: str | Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "flowcheck", *map(str, words)],
+        self.process = self._begun(
+            words,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+
+    def _begun(self, words: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+        return preloaded.Popen(words, **options)
 
     def result(self, limit_s: float = LIMIT_S) -> tuple[int, str, str]:
         """(exit code, stdout, stderr)"""
@@ -53,6 +57,13 @@ class Command:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate(timeout=60)
+
+
+class ExecutedCommand(Command):
+    """The same for tests whose subject is the process itself: nothing was loaded before."""
+
+    def _begun(self, words: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-m", "flowcheck", *map(str, words)], **options)
 
 
 def flowcheck(*words: str | Path, limit_s: float = LIMIT_S) -> tuple[int, str, str]:

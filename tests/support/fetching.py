@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+
+from support import preloaded
 
 from flowcheck.config import ServeConfig
 from flowcheck.vault.serve import step_server as http
@@ -19,8 +20,8 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 @contextmanager
 def verb(*words: str) -> Iterator[str]:
     """The URL of a `flowcheck serve` in a process of its own."""
-    command = [sys.executable, "-m", "flowcheck", "serve", "--json", "--port", "0", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    command = ["serve", "--json", "--port", "0", *words]
+    process = preloaded.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         yield json.loads(process.stdout.readline())["url"]

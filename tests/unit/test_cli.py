@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from support import preloaded
 from support.chain import Command, wait_until
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -347,8 +348,8 @@ def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) ->
         '[[source]]\nfile = "x"\n[ring]\nslots = 2\n[staging]\nsize_bytes = 1_048_576\n'
         '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
     )
-    command = [sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(deep)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["up", str(job), "--run", str(deep)]
+    done = preloaded.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "a socket in it is longer than 107 bytes" in done.stderr
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from threading import Event
 
 import numpy as np
 import pytest
+from support import preloaded
 from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
 
@@ -44,9 +44,9 @@ def until(true: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> 
 
 @contextmanager
 def stage(run: RunDir) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "flowcheck", "stage", "persist", "--run", str(run.root)]
+    command = ["stage", "persist", "--run", str(run.root)]
     with run.log("persist").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = preloaded.Popen(command, stdout=log, stderr=log)
     try:
         yield process
     finally:

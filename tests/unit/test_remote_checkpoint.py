@@ -15,6 +15,7 @@ from threading import Thread
 
 import pytest
 import torch
+from support import preloaded
 from support.fetching import Cutting, served, sums, verb
 from support.persisting import proved, saver_for
 from support.refused_as import like, refused_as
@@ -186,8 +187,8 @@ def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
     own = ("--token-file", str(tmp_path / "word"))
     with verb(str(kept), *own) as url:
         out = tmp_path / "[red]resume.pt"
-        command = [sys.executable, "-m", "flowcheck", "restore", "--from", url, *own]
-        done = subprocess.run(
+        command = ["restore", "--from", url, *own]
+        done = preloaded.run(
             [*command, "--format", "torch", "--out", str(out)],
             capture_output=True, text=True, check=False,
         )  # fmt: skip

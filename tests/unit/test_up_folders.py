@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support import preloaded
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.how_chains_end import NO_CHECKPOINT_THERE
@@ -54,7 +53,7 @@ def test_a_port_that_is_not_there_leaves_no_folder_behind(tmp_path: Path, port: 
         f'run = "{tmp_path}/runs/job"\ncheckpoint = "{tmp_path}/checkpoints/job"\n'
         f'[[source]]\n{port}\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
     )
-    words = [sys.executable, "-m", "flowcheck", "up", str(job)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    words = ["up", str(job)]
+    done = preloaded.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and f"source.{port.split(maxsplit=1)[0]} = " in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]

@@ -7,8 +7,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import time
 from io import StringIO
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
+from support import preloaded
 from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
@@ -141,15 +140,15 @@ def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
     settings = {"source": [{"file": "/c.pcap"}], "ring": {}}
     settings["optimizer"] = {"name": "sgd", "learning_rate": 0.1}
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    words = ["top", "--run", str(tmp_path)]
+    done = preloaded.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
     assert done.stdout.startswith("STALE") and done.stdout.count("has ended") == 1
 
 
 def test_a_chain_that_was_never_started_is_told_once(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    words = ["top", "--run", str(tmp_path / "none")]
+    done = preloaded.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and done.stdout == ""
     assert str(NO_CHAIN_STARTED(tmp_path / "none", FOUND_NOTHING())) in done.stderr
     assert done.stderr.count("no chain was started") == 1
@@ -157,8 +156,8 @@ def test_a_chain_that_was_never_started_is_told_once(tmp_path: Path) -> None:
 
 
 def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "flowcheck", "top", "--json", "--run", str(tmp_path / "none")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    words = ["top", "--json", "--run", str(tmp_path / "none")]
+    done = preloaded.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stdout == "" and json.loads(done.stderr)["finding"]["code"] == NO_CHAIN_STARTED.code
 
@@ -167,8 +166,8 @@ def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_i
     tmp_path: Path,
 ) -> None:
     parent, child = pty.openpty()
-    words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "run")]
-    process = subprocess.Popen(
+    words = ["top", "--run", str(tmp_path / "run")]
+    process = preloaded.Popen(
         words, stdin=child, stdout=child, stderr=child, env=os.environ | {"TERM": "xterm"}
     )
     os.close(child)
