@@ -3,6 +3,7 @@
 #ifndef FC_DECODING_H
 #define FC_DECODING_H
 
+#include "fc_nccl.h"
 #include "fc_parse.h"
 #include "fc_roce.h"
 
@@ -36,6 +37,18 @@ static inline bool fc_limit(struct fc_decoding *d, size_t bytes)
 static inline uint64_t fc_network(unsigned kind, uint32_t number)
 {
 	return (uint64_t)(kind | FC_NETWORK_SEEN) << FC_NETWORK_KIND_SHIFT | number;
+}
+
+/* Notes the flag of an LL line that `payload` may begin with. */
+static inline void fc_note_line(struct fc_packet *out, const uint8_t *payload)
+{
+	struct fc_ll_line line;
+
+	memcpy(&line, payload, sizeof line);
+	if (line.flag1 == line.flag2 && line.flag1) {
+		out->line_flag = line.flag1;
+		out->flags |= FC_PACKET_LINE_FLAG;
+	}
 }
 
 /* All return the verdict and write fields to d->out. */

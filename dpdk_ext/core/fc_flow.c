@@ -1,6 +1,7 @@
 #include <errno.h>
 
 #include "fc_error.h"
+#include "fc_known_headers.h"
 #include "fc_qp_owner.h"
 
 static const uint8_t flows_magic[8] = "FCFLOWS";
@@ -297,6 +298,7 @@ void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_f
 	dropped->owner &= (uint8_t)~FC_OWNER_SEVERAL;
 	/* It may have been found as the first owner for packets that are looked at ahead. */
 	memset(parser->found, 0, sizeof parser->found);
+	fc_known_forget(parser->known);
 }
 
 /* Removes from the list of `first` the other owner with the fewest packets. */

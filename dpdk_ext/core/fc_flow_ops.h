@@ -8,6 +8,8 @@
  * fc_psn_wrap.c             pauses in which all PSNs may have passed
  * fc_qp_owner.c             successive owners of a queue pair
  * fc_message.c              packets into messages
+ * fc_next_packet.h          the next packet of a message, which nearly every one is
+ * fc_known_headers.c        headers that were decoded before
  * fc_alternative_message.c  other messages that a packet may belong to
  * fc_send.c                 packets into SENDs
  * fc_nak.c                  requests that a receiver refused
@@ -51,6 +53,11 @@ static inline bool fc_is_of_message(const struct fc_packet *p)
 	return p->verdict == FC_WRITE || p->verdict == FC_SEND;
 }
 
+/* Flows whose records stay in the L1 cache by themselves: for fewer, to work ahead only costs. */
+#define FC_FEW_FLOWS 64
+
+struct fc_known_headers;
+
 struct fc_flow_epochs {
 	uint32_t packet, rest, holes;
 };
@@ -78,7 +85,8 @@ struct fc_parser {
 	uint64_t lined_up, decoded, peeked, looked_up;
 	uint64_t left_in_page;
 	const uint8_t *next_frame;
-	bool many_flows; /* more than the L1 cache holds */
+	bool many_flows;                /* more than FC_FEW_FLOWS */
+	struct fc_known_headers *known; /* of few flows */
 	/* Every packet takes the general path: for tests that compare both. */
 	bool general;
 };

@@ -1,6 +1,6 @@
 /* Assigns packets to messages. All packets of an RDMA write except the last carry exactly one path
  * MTU, so the PSN alone gives the position of its bytes, whatever was lost, repeated or late. */
-#include "fc_qp_owner.h"
+#include "fc_next_packet.h"
 #include "fc_nccl.h"
 
 /* Path MTU that is assumed for a flow until it is known, for READs only: that of Ethernet with
@@ -12,14 +12,6 @@
 bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near)
 {
 	return near->forgotten && !near->before && a->psn < a->flow->expected_psn;
-}
-
-static void note_line_flag(struct fc_message *m, const struct fc_packet *p)
-{
-	if (p->flags & FC_PACKET_LINE_FLAG && !(m->flags & FC_MESSAGE_LINE_FLAG)) {
-		m->line_flag = p->line_flag;
-		m->flags |= FC_MESSAGE_LINE_FLAG;
-	}
 }
 
 /* Fills `m` from this RETH packet. */
@@ -35,7 +27,7 @@ static void describe(const struct fc_arrival *a, struct fc_message *m)
 	m->pmtu_bytes = a->flow->pmtu_bytes;
 	m->head_bytes = fc_head_bytes(p);
 	memcpy(m->head, a->frame + p->payload_at, m->head_bytes);
-	note_line_flag(m, p);
+	fc_note_line_flag(m, p);
 }
 
 /* Number of packets of [first_psn, stop) that were seen, including this one. */
@@ -99,27 +91,15 @@ static struct fc_message *infer_message(struct fc_arrival *a, const struct fc_ne
 	struct fc_message *m = fc_message_list_insert(a, near, a->psn + 1 - packets, packets);
 	m->flags |= FC_MESSAGE_INFERRED;
 	m->length_bytes = length;
-	note_line_flag(m, p);
+	fc_note_line_flag(m, p);
 	m->packets_seen = packets_seen(a->flow, m);
 	fc_message_list_number(a, m);
 	return m;
 }
 
-static inline bool fits(const struct fc_arrival *a, const struct fc_message *m)
-{
-	const struct fc_packet *p = a->packet;
-	const uint64_t nth = a->psn - m->first_psn;
-	const uint64_t offset = nth * m->pmtu_bytes;
-	const bool last = nth == m->packets - 1;
-
-	if (m->kind != FC_KIND_WRITE || nth == 0 || last != fc_is_last(p->opcode))
-		return false;
-	return !last || offset + p->payload_bytes == m->length_bytes;
-}
-
 bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m)
 {
-	return fits(a, m);
+	return fc_fits(a, m, a->packet->opcode);
 }
 
 void fc_note_duplicate(struct fc_arrival *a)
@@ -147,33 +127,6 @@ static void note_seen(struct fc_arrival *a, bool again)
 		flow->payload_bytes += p->payload_bytes;
 	if (p->flags & FC_PACKET_IMMEDIATE)
 		flow->has_immediates = 1;
-}
-
-static inline enum fc_verdict mark_message(struct fc_arrival *a, struct fc_message *m, bool counted)
-{
-	const struct fc_packet *p = a->packet;
-
-	fc_touch_message_packet(a->parser, m);
-	if (FC_UNLIKELY(m->held))
-		fc_message_pool_marked(a->parser, m);
-	a->mark->message = m->position;
-	a->mark->offset_bytes = (uint32_t)(a->psn - m->first_psn) * m->pmtu_bytes;
-	if (FC_UNLIKELY(m->flags & FC_MESSAGE_REFUSED))
-		return FC_REFUSED;
-	if (!counted && !a->mark->again)
-		m->packets_seen++;
-	if (m->standing != FC_STANDING_UNPROVEN && a->psn >= a->flow->proven_psn)
-		a->flow->proven_psn = a->psn + 1;
-	m->last_ns = a->now_ns;
-	note_line_flag(m, p);
-	if (fc_is_last(p->opcode)) {
-		m->flags |= FC_MESSAGE_LAST;
-		if (p->flags & FC_PACKET_IMMEDIATE) {
-			m->flags |= FC_MESSAGE_IMMEDIATE;
-			m->immediate = p->immediate;
-		}
-	}
-	return FC_WRITE;
 }
 
 enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near)
@@ -268,11 +221,11 @@ static enum fc_verdict place_start(struct fc_arrival *a)
 	const bool again = !fc_psns_see(a->parser, a->flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at && near.at->flags & FC_MESSAGE_RETH)
-		return mark_message(a, near.at, false);
+		return fc_mark_message(a, near.at, false, p->opcode);
 	/* Older than all records: its order cannot be checked. */
 	if (!near.at && fc_is_forgotten(a, &near))
 		return FC_STALE;
-	return mark_message(a, start_message(a, &near), true);
+	return fc_mark_message(a, start_message(a, &near), true, p->opcode);
 }
 
 static enum fc_verdict place_rest(struct fc_arrival *a)
@@ -290,7 +243,7 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 		    ? p->payload_bytes != flow->pmtu_bytes
 		    : flow->pmtu_bytes && p->payload_bytes > flow->pmtu_bytes)
 		return fc_doubt_owner(a, FC_MALFORMED);
-	if (near.at && !fits(a, near.at))
+	if (near.at && !fc_fits(a, near.at, p->opcode))
 		return near.at->flags & FC_MESSAGE_INFERRED ||
 				       near.at->standing == FC_STANDING_UNPROVEN
 			       ? FC_MALFORMED
@@ -306,11 +259,11 @@ static enum fc_verdict place_rest(struct fc_arrival *a)
 	const bool again = !fc_psns_see(a->parser, flow, a->psn, a->psn + 1);
 	note_seen(a, again);
 	if (near.at)
-		return mark_message(a, near.at, false);
+		return fc_mark_message(a, near.at, false, p->opcode);
 	if (fc_is_forgotten(a, &near))
 		return FC_STALE;
 	struct fc_message *m = infer_message(a, &near);
-	return m ? mark_message(a, m, true) : FC_ORPHAN;
+	return m ? fc_mark_message(a, m, true, p->opcode) : FC_ORPHAN;
 }
 
 /* READs and atomics use the same PSNs as writes and SENDs of their queue pair. A READ request
@@ -371,60 +324,14 @@ static void find_sender(struct fc_arrival *a)
 	}
 }
 
-/* The newest message of a->flow if this packet is its next one, in order, from the flow's only
- * owner, and nothing about either is in question; else NULL. */
-static struct fc_message *message_that_goes_on(const struct fc_arrival *a)
-{
-	const struct fc_packet *p = a->packet;
-	const struct fc_flow *flow = a->flow;
-
-	if (!flow || flow->owner & ~FC_OWNER_PORTS || fc_is_other_port(a) ||
-	    flow->network != p->network || flow->far_packets || !flow->next_psn ||
-	    p->psn != (flow->next_psn & 0xffffff) || a->psn + FC_PSN_FAR < flow->proven_psn)
-		return NULL;
-	if (p->opcode == FC_RC_WRITE_MIDDLE ? p->payload_bytes != flow->pmtu_bytes
-					    : p->payload_bytes > flow->pmtu_bytes)
-		return NULL;
-	struct fc_message *m = fc_message_at(a->parser->flows, flow->last_message);
-	if (!m || m->held || m->flags & FC_MESSAGE_REFUSED || a->psn - m->first_psn >= m->packets ||
-	    !fits(a, m) || a->now_ns > m->last_ns + FC_RESTED_NS)
-		return NULL;
-	return m;
-}
-
-/* Takes the packet that nearly every one is, as place_rest() would, without what that asks of
- * others. False: it is another one, and nothing was changed. */
-static bool place_next(struct fc_arrival *a)
-{
-	const struct fc_packet *p = a->packet;
-	struct fc_flow *flow = a->flow;
-
-	if (p->verdict != FC_WRITE || p->flags & FC_PACKET_RETH || !flow || a->parser->general)
-		return false;
-	a->psn = flow->next_psn;
-	struct fc_message *m = message_that_goes_on(a);
-	if (!m)
-		return false;
-	fc_touch_flow_packet(a->parser, flow);
-	flow->last_ns = a->now_ns;
-	flow->next_psn = a->psn + 1;
-	flow->has_writes = 1;
-	flow->write_packets++;
-	flow->payload_bytes += p->payload_bytes;
-	if (p->flags & FC_PACKET_IMMEDIATE)
-		flow->has_immediates = 1;
-	(void)mark_message(a, m, false);
-	a->mark->flow = (uint32_t)(flow - a->parser->flows->flows);
-	a->mark->psn = a->psn;
-	return true;
-}
-
 enum fc_verdict fc_assemble(struct fc_arrival *a)
 {
 	const struct fc_packet *p = a->packet;
 	const enum fc_verdict verdict = (enum fc_verdict)p->verdict;
 
-	if (FC_LIKELY(place_next(a)))
+	if (FC_LIKELY(verdict == FC_WRITE && a->flow && !a->parser->general &&
+		      !(p->flags & FC_PACKET_RETH)) &&
+	    FC_LIKELY(fc_place_next(a, p->opcode)))
 		return FC_WRITE;
 	a->list = a->flow = fc_flow_find_or_make(a);
 	if (!a->flow)

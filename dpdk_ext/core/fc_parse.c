@@ -25,14 +25,8 @@ static inline bool take_payload(struct fc_decoding *d, const struct fc_bth *bth)
 		return false;
 	d->out->payload_at = (uint16_t)fc_at(d);
 	d->out->payload_bytes = (uint16_t)(left - pad);
-	if (left - pad >= sizeof(struct fc_ll_line)) {
-		struct fc_ll_line line;
-		memcpy(&line, d->c.pos, sizeof line);
-		if (line.flag1 == line.flag2 && line.flag1) {
-			d->out->line_flag = line.flag1;
-			d->out->flags |= FC_PACKET_LINE_FLAG;
-		}
-	}
+	if (left - pad >= sizeof(struct fc_ll_line))
+		fc_note_line(d->out, d->c.pos);
 	return true;
 }
 

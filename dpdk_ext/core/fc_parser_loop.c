@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 #include "fc_error.h"
-#include "fc_flow_ops.h"
+#include "fc_known_headers.h"
+#include "fc_next_packet.h"
 
 /* Each stage is so many slots ahead of the last one that what it prefetches has arrived when the
  * next stage needs it: headers, the index of flows, the flow, its newest message. */
@@ -17,8 +18,8 @@
  * flight and should always have some. */
 #define PAYLOAD_AHEAD 4
 #define PARTS 3
-/* Flows whose records stay in the L1 cache by themselves: for fewer, prefetching only costs. */
-#define FEW_FLOWS 64
+/* Where nothing works ahead: slots between a frame and that whose headers are prefetched. */
+#define FRAME_AHEAD 24
 
 _Static_assert(1 + DECODED_AHEAD + HEADERS_AHEAD < FC_LINED_SLOTS &&
 		       LOOKED_UP_AHEAD < PEEKED_AHEAD && PEEKED_AHEAD < DECODED_AHEAD &&
@@ -45,7 +46,9 @@ int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_e
 		parser->flows = flows;
 		parser->message_epochs = epochs;
 	}
-	if (!parser || !epochs || !fc_jumps_open(parser)) {
+	if (parser)
+		parser->known = fc_known_open();
+	if (!parser || !parser->known || !epochs || !fc_jumps_open(parser)) {
 		fc_parser_close(parser);
 		free(parser ? NULL : epochs);
 		return fc_fail(ENOMEM, PARSER_WITHOUT_MEMORY);
@@ -64,6 +67,7 @@ void fc_parser_close(struct fc_parser *parser)
 	if (!parser)
 		return;
 	fc_jumps_close(parser);
+	free(parser->known);
 	free(parser->message_epochs);
 	free(parser);
 }
@@ -131,15 +135,15 @@ static inline bool is_checked(const struct fc_parser *parser, uint64_t position)
 {
 	const uint64_t every = parser->icrc_every;
 
-	return every && (every == 1 || position % every == 0);
+	return every == 1 || (FC_UNLIKELY(every) && position % every == 0);
 }
 
-/* Prefetches a part of what prefetch_headers() left out. */
+/* Prefetches a part of what prefetch_headers() left out, if the ICRC has to be checked here. */
 static inline void prefetch_payload(const struct fc_parser *parser, uint64_t position,
 				    uint32_t part)
 {
-	if (!is_checked(parser, position) || position >= parser->lined_up ||
-	    slot_at(parser, position)->icrc_l3_at)
+	if (position >= parser->lined_up || slot_at(parser, position)->icrc_l3_at ||
+	    !is_checked(parser, position))
 		return;
 	const uint8_t *frame = frame_at(parser, position);
 	const uint32_t bytes = frame_bytes(parser->ring, slot_at(parser, position));
@@ -154,7 +158,7 @@ static void decode_slots(struct fc_parser *parser, uint64_t stop)
 {
 	for (; parser->decoded < stop; parser->decoded++) {
 		const uint64_t position = parser->decoded, i = position & (FC_LINED_SLOTS - 1);
-		if (FC_LIKELY(position + HEADERS_AHEAD < parser->lined_up))
+		if (parser->many_flows && FC_LIKELY(position + HEADERS_AHEAD < parser->lined_up))
 			prefetch_headers(parser, position + HEADERS_AHEAD);
 		const struct fc_slot *slot = slot_at(parser, position);
 		struct fc_packet *p = &parser->packets[i];
@@ -285,6 +289,66 @@ static void commit(struct fc_parser *parser, uint64_t parsed)
 	fc_undo_end(parser->flows);
 }
 
+/* Takes a packet in the middle of a message whose headers are known. False: it is another frame,
+ * which has to be decoded. */
+static bool take_known(struct fc_parser *parser, uint64_t position)
+{
+	struct fc_slot *slot = slot_at(parser, position);
+	const uint8_t *frame = frame_at(parser, position);
+	const uint32_t bytes = frame_bytes(parser->ring, slot);
+	struct fc_known_packet *known = fc_known_find(parser->known, frame, bytes);
+
+	if (!known)
+		return false;
+	const struct fc_packet *p = &known->packet;
+	const bool checked = is_checked(parser, position);
+	const bool found_right = slot->icrc_l3_at == FC_KNOWN_L3_AT &&
+				 p->icrc_at + FC_ICRC_BYTES + slot->icrc_after == bytes;
+	if (checked && !found_right && !fc_icrc_right(frame, p))
+		return false;
+	slot->mark = (struct fc_mark){
+		.payload_at = p->payload_at,
+		.payload_bytes = p->payload_bytes,
+		.verdict = FC_WRITE,
+		.opcode = FC_RC_WRITE_MIDDLE,
+	};
+	struct fc_arrival arrival = {
+		.parser = parser,
+		.packet = p,
+		.flow = known->flow,
+		.mark = &slot->mark,
+		.now_ns = slot->timestamp_ns,
+	};
+	if (!fc_place_next(&arrival, FC_RC_WRITE_MIDDLE))
+		return false;
+	parser->counters.write_frames++;
+	parser->counters.icrc_checked_frames += checked;
+	return true;
+}
+
+/* Of few flows: takes one slot, and nothing of those behind it. */
+static void parse_alone(struct fc_parser *parser, uint64_t position)
+{
+	const uint64_t i = position & (FC_LINED_SLOTS - 1);
+
+	if (FC_LIKELY(position + FRAME_AHEAD < parser->lined_up)) {
+		prefetch_headers(parser, position + FRAME_AHEAD);
+		/* Waits for the address of the frame's page, which a prefetch does not. */
+		(void)*(const volatile uint8_t *)frame_at(parser, position + FRAME_AHEAD / 2);
+	}
+	for (uint32_t part = 0; part < PARTS; part++)
+		prefetch_payload(parser, position + PAYLOAD_AHEAD, part);
+	if (FC_LIKELY(!parser->general) && FC_LIKELY(take_known(parser, position)))
+		return;
+	parser->decoded = parser->looked_up = position;
+	decode_slots(parser, position + 1);
+	look_up_slots(parser, position + 1);
+	finish_slot(parser, position);
+	struct fc_flow *flow = parser->found[i];
+	if (flow && flow - parser->flows->flows == slot_at(parser, position)->mark.flow)
+		fc_known_keep(parser->known, frame_at(parser, position), &parser->packets[i], flow);
+}
+
 static bool journal_full(const struct fc_parser *parser)
 {
 	return parser->flows->header->undo_used_bytes > FC_UNDO_BYTES - FC_UNDO_PACKET_BYTES;
@@ -295,16 +359,15 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Takes the slot at `position`, and has the stages before the last ready for those behind it, none
- * of them beyond `stop`. */
+/* Of many flows: takes the slot at `position`, and has the stages before the last ready for those
+ * behind it, none of them beyond `stop`. */
 static void parse_slot(struct fc_parser *parser, uint64_t position, uint64_t stop)
 {
 	const uint64_t checked_next = position + LOOKED_UP_AHEAD + PAYLOAD_AHEAD;
 
 	prefetch_payload(parser, checked_next, 0);
 	decode_slots(parser, least(position + 1 + DECODED_AHEAD, stop));
-	if (parser->many_flows)
-		peek_flows(parser, least(position + 1 + PEEKED_AHEAD, stop));
+	peek_flows(parser, least(position + 1 + PEEKED_AHEAD, stop));
 	prefetch_payload(parser, checked_next, 1);
 	look_up_slots(parser, least(position + 1 + LOOKED_UP_AHEAD, stop));
 	prefetch_payload(parser, checked_next, 2);
@@ -318,10 +381,15 @@ static uint64_t parse_some(struct fc_parser *parser, uint64_t first, uint64_t co
 	uint64_t done = 0;
 
 	fc_undo_begin(parser, first);
-	parser->many_flows = parser->flows->header->flows_made > FEW_FLOWS;
+	parser->many_flows = parser->flows->header->flows_made > FC_FEW_FLOWS;
+	if (parser->decoded < first)
+		parser->decoded = parser->peeked = parser->looked_up = first;
 	for (; done < count && !journal_full(parser); done++) {
 		line_up(parser, least(first + done + FC_LINED_SLOTS, head));
-		parse_slot(parser, first + done, stop);
+		if (parser->many_flows)
+			parse_slot(parser, first + done, stop);
+		else
+			parse_alone(parser, first + done);
 	}
 	commit(parser, first + done);
 	return done;

@@ -22,6 +22,8 @@ moves all behind it by four bytes."""
 PLACES = ("l3_at", "udp_at", "bth_at", "icrc_at", "payload_at")
 HEADERS_BYTES = 14 + 40 + 8 + 12 + 16 + 4
 NIGHTLY = pytest.mark.nightly
+FEW_FLOWS = 64
+"""Up to so many, headers are remembered (fc_flow_ops.h)."""
 WRITE = VERDICTS.index("write")
 
 
@@ -93,3 +95,55 @@ def test_every_mark_and_record_is_that_of_the_general_path(seed: int, shm: Path)
     assert found[0] == found[1]
     opcodes = {frame[42] for frame in frames}
     assert {MIDDLE, LAST_IMM, ONLY, ONLY_IMM, ACK} <= opcodes
+
+
+def _changed_headers(seed: int) -> list[bytes]:
+    """Messages over both kinds of IP, of few flows or of many that are alike but for their queue
+    pairs, at equal sequence numbers; in some packets a bit of the headers is another one."""
+    dice = random.Random(seed)
+    alike, frames = seed % 2, list[bytes]()
+    ends = [("10.0.0.1", "10.0.0.2"), ("10.0.0.3", "10.0.0.2"), ("fe80::1", "2001:db8::2")]
+    flows = [
+        Packet(0, 0, source=a, destination=b, dest_qp=dice.choice([7, 7, 8 + n]), port=700 + n % 2)
+        for n, (a, b) in enumerate(ends * 4)
+    ]
+    if alike:
+        flows = [replace(flows[0], dest_qp=dice.randrange(1 << 24)) for _ in range(48)]
+    psn = [5 if alike else dice.randrange(1 << 24) for _ in flows]
+    while len(frames) < 1500:
+        which = range(len(flows)) if alike else [dice.randrange(len(flows))]
+        packets = dice.randrange(3, 20)
+        messages = [
+            write(dice.randbytes(4) * (64 * packets), psn=psn[n], immediate=7, like=flows[n])
+            for n in which
+        ]
+        for n in which:
+            psn[n] = (psn[n] + packets) % (1 << 24)
+        for packet in (packet for row in zip(*messages, strict=True) for packet in row):
+            frame = bytearray(packet.frame())
+            if dice.random() < (0.005 if alike else 0.1):
+                at = dice.randrange(MACS_BYTES, HEADERS_BYTES)
+                frame[at] ^= 1 << dice.randrange(8)
+            frames.append(bytes(frame) + bytes(dice.choice([0, 0, 0, 2, 60])))
+    return frames[:SLOTS]
+
+
+@pytest.mark.parametrize("icrc_every", [0, 1])
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(n, marks=NIGHTLY) for n in range(8, 60))]
+)
+def test_headers_like_those_before_are_told_from_others(
+    seed: int, icrc_every: int, shm: Path
+) -> None:
+    frames = _changed_headers(seed)
+    found = []
+    for general in (0, 1):
+        ring, table = filled(shm / str(general), frames)
+        with Parser(ring, table, icrc_every=icrc_every) as parser:
+            lib.fc_parser_generally(parser.handle, general)
+            assert parser.parse(1 << 20) == len(frames)
+        assert len(table.flows()) <= FEW_FLOWS
+        found.append(outcome(ring, table))
+        table.close()
+        ring.close()
+    assert found[0] == found[1]
