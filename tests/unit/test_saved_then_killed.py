@@ -13,6 +13,7 @@ from support.persisting import replica_of, run_with_replica
 from support.refused_as import refused_as
 
 import flowcheck
+from flowcheck.findings.catalog.chain_health import SUPERVISOR_GONE, SUPERVISOR_GONE_NO_REPLICA
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
 from flowcheck.findings.catalog.refused_restores import SAVED_IN_FOLDER, SAVED_IN_STORE
 from flowcheck.findings.catalog.restored_state import EXACT_IN_ALL, NOT_EXACT_IN_ALL
@@ -63,6 +64,20 @@ def went_down(run: RunDir) -> None:
     killed(run)
     record_end(run, EndKind.KILLED, SIGNAL_INT(), [], 10**18)
     run.remove(keep_records=True)
+
+
+def test_status_tells_a_replica_in_memory_from_one_that_is_gone(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = run.replica.read_bytes()
+    run.steps.write_text(f'{{"step":{EXACT},"digest":"d","seconds":0.1,"elements":1000}}\n')
+    killed(run)
+    state = read_chain(run)
+    assert state.health.reason == SUPERVISOR_GONE_NO_REPLICA()
+    print_state(state, [])
+    assert "in memory still" not in capsys.readouterr().out
+    run.replica.write_bytes(kept)
+    assert read_chain(run).health.reason == SUPERVISOR_GONE()
 
 
 @pytest.mark.parametrize("ends", [killed, went_down])

@@ -25,6 +25,7 @@ from flowcheck.config import (
 from flowcheck.findings.catalog.chain_health import (
     NO_CHAIN,
     REPLAY_SUPERVISOR_GONE,
+    REPLAY_SUPERVISOR_GONE_NO_REPLICA,
     REPLAY_SUPERVISOR_GONE_NO_STEP,
     SUPERVISOR_HANGS,
 )
@@ -124,6 +125,8 @@ def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_p
         again = f"flowcheck replay FILE... --run {run.root} --out FOLDER"
         assert reader.state().health.reason == REPLAY_SUPERVISOR_GONE_NO_STEP(again)
         run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
+        assert reader.state().health.reason == REPLAY_SUPERVISOR_GONE_NO_REPLICA(again)
+        run.replica.touch()
         assert reader.state().health.reason == REPLAY_SUPERVISOR_GONE(again)
     finally:
         run.remove()

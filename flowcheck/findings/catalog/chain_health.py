@@ -44,6 +44,13 @@ SUPERVISOR_GONE_NO_STEP = Entry(
     remedy="`flowcheck down{this_run!o}` removes what is left; `flowcheck up JOB.toml{this_run!o}` "
     "follows a live job again.",
 )
+SUPERVISOR_GONE_NO_REPLICA = Entry(
+    "health.supervisor_gone_no_replica",
+    "the supervisor is gone: nothing is captured; the replica's shared memory is gone too",
+    cause="The supervisor was killed, and the machine began anew or the memory was removed.",
+    remedy="`flowcheck restore{this_run!o} --template FILE --out FILE` gives the newest exact step "
+    "that `[persist]` saved; `flowcheck up JOB.toml{this_run!o}` follows a live job again.",
+)
 REPLAY_SUPERVISOR_GONE = Entry(
     "health.supervisor_gone_of_replay",
     "the supervisor of the replay is gone: its captures are read no further; the replica is still "
@@ -53,6 +60,15 @@ REPLAY_SUPERVISOR_GONE = Entry(
     remedy="`flowcheck down{this_run!o}` saves the replica as a checkpoint; `{again}` reads the "
     "captures again; `flowcheck restore{this_run!o} --template FILE --out FILE` gives the step at "
     "once.",
+)
+REPLAY_SUPERVISOR_GONE_NO_REPLICA = Entry(
+    "health.supervisor_gone_of_replay_no_replica",
+    "the supervisor of the replay is gone: its captures are read no further; the replica's shared "
+    "memory is gone too",
+    also=("again",),
+    cause="The supervisor was killed, and the machine began anew or the memory was removed.",
+    remedy="`{again}` reads the captures again; `flowcheck restore{this_run!o} --template FILE "
+    "--out FILE` gives the newest exact step that `[persist]` saved.",
 )
 REPLAY_SUPERVISOR_GONE_NO_STEP = Entry(
     "health.supervisor_gone_of_replay_no_step",

@@ -263,6 +263,11 @@ def _killed(state: ChainState) -> str:
         )
     if not any(job.step for job in state.jobs):
         return f"[red]its supervisor was killed[/]: `flowcheck down{of_run}` removes what is left"
+    if not any(RunDir(Path(job.run)).replica.exists() for job in state.jobs):
+        return (
+            "[red]its supervisor was killed[/], and its shared memory is gone: `flowcheck restore"
+            f"{of_run} --format torch --out restored.pt` gives the newest exact step that was saved"
+        )
     first = f"{again} and `flowcheck down{of_run}` make it a checkpoint first"
     if replay:
         first = f"`flowcheck down{of_run}` makes it a checkpoint; {again} reads the captures again"

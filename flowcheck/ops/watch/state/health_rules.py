@@ -34,6 +34,7 @@ from flowcheck.findings.catalog.chain_health import (
     OF_JOB,
     OLDER_PARAMETERS,
     REPLAY_SUPERVISOR_GONE,
+    REPLAY_SUPERVISOR_GONE_NO_REPLICA,
     REPLAY_SUPERVISOR_GONE_NO_STEP,
     RESTS_ON,
     SOURCES_ENDED,
@@ -45,6 +46,7 @@ from flowcheck.findings.catalog.chain_health import (
     STAYS_FOR_BASE,
     STEPS_WAIT,
     SUPERVISOR_GONE,
+    SUPERVISOR_GONE_NO_REPLICA,
     SUPERVISOR_GONE_NO_STEP,
     SUPERVISOR_HANGS,
 )
@@ -96,6 +98,7 @@ def chain_health(
     *,
     ending: bool,
     stepped: bool,
+    in_memory: bool,
     replay: str | None,
 ) -> Health | None:
     """Health of the chain's processes: stale with a reason if the supervisor or a stage is dead;
@@ -104,13 +107,11 @@ def chain_health(
     beat_age_s: seconds since the supervisor's last heartbeat; None: there was none.
     ending: the chain is about to end.
     stepped: a step was applied, so that a killed chain has a replica to keep.
+    in_memory: the shared memory has a replica.
     replay: the command that repeats a replay; None: the chain follows a live job.
     """
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
-        if replay is not None:
-            gone = REPLAY_SUPERVISOR_GONE if stepped else REPLAY_SUPERVISOR_GONE_NO_STEP
-            return _stale(gone(again=replay))
-        return _stale(SUPERVISOR_GONE() if stepped else SUPERVISOR_GONE_NO_STEP())
+        return _stale(_why_gone(stepped=stepped, in_memory=in_memory, replay=replay))
     if ending:
         return _stale(CHAIN_ENDS())
     if beat_age_s is None:
@@ -119,6 +120,16 @@ def chain_health(
         known = math.isfinite(beat_age_s)
         return _stale(SUPERVISOR_HANGS(round(beat_age_s)) if known else HEARTBEAT_BEFORE_BOOT())
     return None
+
+
+def _why_gone(*, stepped: bool, in_memory: bool, replay: str | None) -> Finding:
+    """Of a chain whose supervisor was killed: what is left of it."""
+    if replay is not None:
+        gone = REPLAY_SUPERVISOR_GONE if in_memory else REPLAY_SUPERVISOR_GONE_NO_REPLICA
+        return (gone if stepped else REPLAY_SUPERVISOR_GONE_NO_STEP)(again=replay)
+    if not stepped:
+        return SUPERVISOR_GONE_NO_STEP()
+    return SUPERVISOR_GONE() if in_memory else SUPERVISOR_GONE_NO_REPLICA()
 
 
 def job_health(

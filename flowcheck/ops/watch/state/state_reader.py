@@ -179,6 +179,7 @@ class StateReader:
             self._beat_age_s(beat),
             ending=beat is not None and beat.ending,
             stepped=any(job.step for job in jobs),
+            in_memory=any(one.run.replica.exists() for one in self._readers()),
             replay=repeating_command(run.root) if reads_captures(run.root) else None,
         )
         if end is not None:
