@@ -143,7 +143,12 @@ def test_a_chain_of_the_tests_that_loads_nothing_has_the_processes_of_an_execute
     run = RunDir(tmp_path / "run")
 
     def facts(pid: int) -> dict[str, Any]:
-        own = {"owner": Path(f"/proc/{pid}").stat().st_uid, "words": len(words(pid))}
+        own: dict[str, Any] = {"owner": Path(f"/proc/{pid}").stat().st_uid}
+        own |= {"words": len(words(pid))}
+        # Each chain has one of its own, of another number.
+        own["ns/mnt"] = (
+            Path(f"/proc/{pid}/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
+        )
         session = os.getsid(pid) == pid, os.getpgid(pid) == pid
         return kernel_facts(pid) | own | {"session": session, "said": words(pid)[-1].isdigit()}
 
