@@ -24,7 +24,7 @@ from support.kept_replica import (
     kept,
     told,
 )
-from support.refused_as import refused_as
+from support.refused_as import like, refused_as, says
 
 from flowcheck.findings.catalog.step_journals import (
     JOURNAL_BEHIND,
@@ -94,8 +94,9 @@ def test_the_folder_keeps_its_bound_the_newest_steps_and_what_is_not_its_own(
     assert figures is not None
     assert (figures.first_step, figures.last_step, figures.not_kept) == (steps[0], 40, 0)
     assert not told
-    with refused_as(JOURNAL_LEADS_NOWHERE, step=SAVED):
-        again(tmp_path)
+    found = again(tmp_path)
+    assert found.snapshot.step == SAVED and found.later is not None
+    assert says(found.later, like(JOURNAL_LEADS_NOWHERE, step=SAVED))
     own.replica.close()
 
 
