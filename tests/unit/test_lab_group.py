@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 import threading
@@ -62,10 +63,17 @@ def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
                 communicator.lib.fcl_node_close(own.node.pointer)
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
+        # Groups of before are torch's objects: whoever frees them on another thread amid all
+        # these has been seen to abort.
+        gc.collect()
+        gc.disable()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(timeout=60)
+        finally:
+            gc.enable()
         assert not errors
         assert not any(thread.is_alive() for thread in threads)
 
