@@ -114,23 +114,23 @@ def tainted_finding(tainted: TaintedRanges, layout: Layout) -> Finding:
 def missing_elements(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:
     """The elements that byte ranges of a gradient touch. missing: [start, stop) of
     [layout.gradient_bytes], registration order; what lies behind is none of the gradient's."""
-    sizes = [
-        dtype_size_bytes(layout.gradient_dtype or layout.dtype_of(p)) for p in layout.parameters
-    ]
-    counts = [p.elements for p in layout.parameters]
-    at_byte = list(accumulate((s * n for s, n in zip(sizes, counts, strict=True)), initial=0))
-    at_element = list(accumulate(counts, initial=0))
-    found: list[ByteRange] = []
-    for start, stop in missing:
-        number = max(0, bisect_right(at_byte, start) - 1)
-        while number < len(sizes) and at_byte[number] < stop:
-            size, base = sizes[number], at_byte[number]
-            first = max(0, start - base) // size
-            last = min(-(-(stop - base) // size), counts[number])
-            if first < last:
-                found.append((at_element[number] + first, at_element[number] + last))
-            number += 1
-    return merged(np.array(sorted(found), np.int64).reshape(-1, 2))
+    ranges = np.array(list(missing), np.int64).reshape(-1, 2)
+    kinds = [layout.gradient_dtype or layout.dtype_of(p) for p in layout.parameters]
+    size = np.array([dtype_size_bytes(kind) for kind in kinds], np.int64)
+    count = np.array([p.elements for p in layout.parameters], np.int64)
+    at_byte = np.append(0, np.cumsum(size * count))
+    at_element = np.append(0, np.cumsum(count))
+    # A range touches the parameters [first, behind); each of both makes a row.
+    first = np.maximum(np.searchsorted(at_byte, ranges[:, 0], side="right") - 1, 0)
+    behind = np.searchsorted(at_byte[:-1], ranges[:, 1], side="left")
+    many = np.maximum(behind - first, 0)
+    of = np.repeat(np.arange(len(ranges)), many)
+    number = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many) + first[of]
+    bytes_in = ranges[of] - at_byte[number, None]
+    start = np.maximum(bytes_in[:, 0], 0) // size[number]
+    stop = np.minimum(-(-bytes_in[:, 1] // size[number]), count[number])
+    found = (at_element[number, None] + np.stack((start, stop), axis=1))[start < stop]
+    return merged(found[np.argsort(found[:, 0], kind="stable")])
 
 
 def missing_of_weights(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:

@@ -99,8 +99,10 @@ class TaintedSteps:
             return
         if elements is not self._cut[0]:
             pieces, owners = cut_at(elements, self._borders)
-            places = [np.arange(start, stop) for start, stop in pieces.tolist()]
-            self._cut = elements, pieces, owners, np.concatenate(places)
+            sizes = pieces[:, 1] - pieces[:, 0]
+            before = np.cumsum(sizes) - sizes
+            places = np.arange(sizes.sum()) + np.repeat(pieces[:, 0] - before, sizes)
+            self._cut = elements, pieces, owners, places
         _, pieces, owners, places_of_all = self._cut
         record = _Record(
             step,
