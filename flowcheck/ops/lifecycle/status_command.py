@@ -264,9 +264,13 @@ def _killed(state: ChainState) -> str:
     if not any(job.step for job in state.jobs):
         return f"[red]its supervisor was killed[/]: `flowcheck down{of_run}` removes what is left"
     if not any(RunDir(Path(job.run)).replica.exists() for job in state.jobs):
+        then = (
+            f"{again} reads the captures again" if replay else f"{again} follows a live job again"
+        )
         return (
             "[red]its supervisor was killed[/], and its shared memory is gone: `flowcheck restore"
-            f"{of_run} --format torch --out restored.pt` gives the newest exact step that was saved"
+            f"{of_run} --format torch --out restored.pt` gives the newest exact step that was "
+            f"saved; {then}; `flowcheck down{of_run}` removes what is left"
         )
     first = f"{again} and `flowcheck down{of_run}` make it a checkpoint first"
     if replay:
