@@ -21,6 +21,14 @@ def count_elements(ranges: Ranges) -> int:
     return int((ranges[:, 1] - ranges[:, 0]).sum())
 
 
+def elements_in(ranges: Ranges) -> NDArray[np.int64]:
+    """[n] the elements of one range after the other; the ranges may touch, or be empty."""
+    sizes = ranges[:, 1] - ranges[:, 0]
+    before = np.cumsum(sizes) - sizes
+    found: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(ranges[:, 0] - before, sizes)
+    return found
+
+
 def union(parts: list[Ranges]) -> Ranges:
     """All elements of all of them."""
     if not parts:

@@ -31,6 +31,7 @@ from flowcheck.replica.element_ranges import (
     Ranges,
     cut_at,
     difference,
+    elements_in,
     intersection,
     no_ranges,
     union,
@@ -123,9 +124,9 @@ def missing_elements(layout: Layout, missing: Iterable[ByteRange]) -> Ranges:
     # A range touches the parameters [first, behind); each of both makes a row.
     first = np.maximum(np.searchsorted(at_byte, ranges[:, 0], side="right") - 1, 0)
     behind = np.searchsorted(at_byte[:-1], ranges[:, 1], side="left")
-    many = np.maximum(behind - first, 0)
-    of = np.repeat(np.arange(len(ranges)), many)
-    number = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many) + first[of]
+    behind = np.maximum(behind, first)
+    of = np.repeat(np.arange(len(ranges)), behind - first)
+    number = elements_in(np.stack((first, behind), axis=1))
     bytes_in = ranges[of] - at_byte[number, None]
     start = np.maximum(bytes_in[:, 0], 0) // size[number]
     stop = np.minimum(-(-bytes_in[:, 1] // size[number]), count[number])

@@ -28,7 +28,13 @@ from flowcheck.atomic_write import atomic_path, write_all_at
 from flowcheck.errors import DECODE_ERRORS, is_disk_full
 from flowcheck.private_files import open_private
 from flowcheck.replica.element_patch import ElementPatch
-from flowcheck.replica.element_ranges import Ranges, count_elements, cut_at, no_ranges
+from flowcheck.replica.element_ranges import (
+    Ranges,
+    count_elements,
+    cut_at,
+    elements_in,
+    no_ranges,
+)
 from flowcheck.replica.optimizer_step.c_kernel_args import STEP_ROW
 from flowcheck.replica.optimizer_step.c_kernel_pass import ITEM, StepArguments, step_pieces
 from flowcheck.replica.optimizer_step.cuda_kernel_choice import STEP_DOUBLES
@@ -99,10 +105,7 @@ class TaintedSteps:
             return
         if elements is not self._cut[0]:
             pieces, owners = cut_at(elements, self._borders)
-            sizes = pieces[:, 1] - pieces[:, 0]
-            before = np.cumsum(sizes) - sizes
-            places = np.arange(sizes.sum()) + np.repeat(pieces[:, 0] - before, sizes)
-            self._cut = elements, pieces, owners, places
+            self._cut = elements, pieces, owners, elements_in(pieces)
         _, pieces, owners, places_of_all = self._cut
         record = _Record(
             step,
