@@ -195,7 +195,10 @@ def test_what_a_reading_awaits_is_read_when_it_is_whole_and_hardly_before(
         records["message"]["flow"][begun:] = 1
         records["state"] = records["completed"] = 1
         records["completed"][whole:begun] = 0
-        staging = SimpleNamespace(completions=whole + of_others, records=lambda: records)
+        held = np.arange(len(records))
+        staging = SimpleNamespace(
+            completions=whole + of_others, records=lambda: records, held=lambda: held
+        )
         extractor: Any = SimpleNamespace(staging=staging, keys=lambda: [own, other])
         before = mine._read_at
         mine.learn([extractor], at_once=False, wait_s=LIMIT_S)

@@ -55,18 +55,16 @@ def number_before(extractor: Extractor, flow: int, psn: int) -> tuple[int, int] 
 
 def has_unnumbered_staged(extractor: Extractor) -> bool:
     """Something of a planned flow is staged whose number this ring's parser does not know."""
-    records = extractor.staging.records()
-    messages = records["message"][records["state"] == 1]
-    states = extractor.staging.plans()["state"][messages["flow"]]
-    planned = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))
-    return bool(np.any(planned & (messages["number"] == NUMBER_UNKNOWN)))
+    messages, held = extractor.staging.records()["message"], extractor.staging.held()
+    unnumbered = held[messages["number"][held] == NUMBER_UNKNOWN]
+    states = extractor.staging.plans()["state"][messages["flow"][unnumbered]]
+    return bool(np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED)).any())
 
 
 def staged_spans(extractor: Extractor) -> Iterator[tuple[FlowKey, int, int, int, bool]]:
     """(flow, first PSN, PSN after it, number, closes the one before) of what is staged."""
     keys = extractor.keys()
-    records = extractor.staging.records()
-    for m in records["message"][records["state"] == 1]:
+    for m in extractor.staging.held_messages():
         flow = int(m["flow"])
         first = int(m["first_psn"]) + extractor.psn_shift(flow)
         closing = bool(int(m["flags"]) & lib.FC_MESSAGE_CLOSING)

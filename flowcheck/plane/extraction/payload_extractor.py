@@ -143,9 +143,9 @@ class Extractor(Closeable):
         return self._find_staged_records()
 
     def _find_staged_records(self) -> NDArray[np.intp]:
-        records = self.staging.records()
-        held = np.flatnonzero(records["state"] == 1)
-        return held[np.argsort(records["message"]["position"][held], kind="stable")]
+        held = self.staging.held()
+        positions = self.staging.records()["message"]["position"][held]
+        return held[np.argsort(positions, kind="stable")]
 
     def install_plan(
         self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER
@@ -171,8 +171,7 @@ class Extractor(Closeable):
 
     def _run_at(self, flow: int, first_psn: int) -> tuple[int, int]:
         """(run, place in it) of a staged message; of one this ring lacks (NO_RUN, 0)."""
-        records = self.staging.records()
-        messages = records["message"][records["state"] == 1]
+        messages = self.staging.held_messages()
         own = messages[(messages["flow"] == flow) & (messages["first_psn"] == first_psn)]
         return (int(own[0]["run_psn"]), int(own[0]["nth"])) if len(own) else (NO_RUN, 0)
 

@@ -101,6 +101,16 @@ class Staging(Closeable):
         view.flags.writeable = False
         return view
 
+    def held(self) -> NDArray[np.intp]:
+        """[messages] which of `records` are in use."""
+        if not self.handle.header.records_in_use:
+            return np.zeros(0, np.intp)  # without a look at thousands that were
+        return np.flatnonzero(self.records()["state"] == 1)
+
+    def held_messages(self) -> NDArray[np.void]:
+        """[messages] what is known of each of them, a copy."""
+        return self.records()["message"][self.held()]
+
     def plans(self) -> NDArray[np.void]:
         """[flows a table can hold] PLAN_DTYPE, index = flow; a read-only view."""
         size = lib.FC_FLOWS_MAX * PLAN_DTYPE.itemsize

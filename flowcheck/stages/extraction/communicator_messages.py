@@ -83,8 +83,7 @@ class CommunicatorMessages:
         sizes: dict[int, int] = {}
         for instance in self._own[lane]:
             key = instance.extractor.keys()[instance.index]
-            records = instance.extractor.staging.records()
-            messages = records["message"][records["state"] == 1]
+            messages = instance.extractor.staging.held_messages()
             for m in messages[messages["flow"] == instance.index]:
                 number = int(m["number"])
                 if number == NUMBER_UNKNOWN:

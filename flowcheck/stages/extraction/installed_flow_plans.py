@@ -117,8 +117,7 @@ class InstalledPlans:
         keys = extractor.keys()
         if self.job.midstream:
             return set(range(len(keys)))
-        records = extractor.staging.records()
-        staged = records["message"][records["state"] == 1]
+        staged = extractor.staging.held_messages()
         proved_at = 0
         begins: dict[int, int] = {}
         for m in staged[np.argsort(staged["position"])]:
@@ -195,8 +194,7 @@ class InstalledPlans:
         for extractor, late, names in zip(self._extractors, self.late_flows, called, strict=True):
             flows = extractor.flows.flows()
             own = [index for index in late if names[flow_key(flows[index])].flow in named]
-            records = extractor.staging.records()
-            staged = records["message"][records["state"] == 1]
+            staged = extractor.staging.held_messages()
             begins = staged["position"][np.isin(staged["flow"], own)]
             states = extractor.staging.plans()["state"][: len(flows)]
             followed = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))

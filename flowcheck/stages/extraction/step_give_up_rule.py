@@ -76,9 +76,8 @@ class FlowProgress:
             return {}
         found: dict[tuple[int, int], int] = {}
         for number, extractor in enumerate(self._extractors):
-            records = extractor.staging.records()
-            staged = records["message"][records["state"] == 1]
-            flows = staged["flow"][staged["number"] == NUMBER_UNKNOWN]
+            messages, held = extractor.staging.records()["message"], extractor.staging.held()
+            flows = messages["flow"][held[messages["number"][held] == NUMBER_UNKNOWN]]
             for index, count in zip(*np.unique(flows, return_counts=True), strict=True):
                 each = int(extractor.staging.plans()[index]["each_sends"])
                 found[number, int(index)] = int(count) // each if each else 0

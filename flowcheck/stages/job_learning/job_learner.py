@@ -400,8 +400,8 @@ def _whole(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
     """{flow: whole messages that the mirror point which has most of them has staged}."""
     most: Counter[FlowKey] = Counter()
     for extractor in extractors:
-        records = extractor.staging.records()
-        whole = (records["state"] == 1) & (records["completed"] != 0)
+        records, held = extractor.staging.records(), extractor.staging.held()
+        whole = held[records["completed"][held] != 0]
         own = np.bincount(records["message"]["flow"][whole])
         most |= Counter(dict(zip(extractor.keys(), map(int, own), strict=False)))
     return most

@@ -48,8 +48,7 @@ def staging_nearly_full(extractors: Sequence[Extractor]) -> bool:
 def holds_connection_start(extractors: Sequence[Extractor]) -> bool:
     """Of what is staged something is the first that its connection ever carried."""
     for x in extractors:
-        records = x.staging.records()
-        if (records["message"]["first_psn"][records["state"] == 1] == START_PSN).any():
+        if (x.staging.records()["message"]["first_psn"][x.staging.held()] == START_PSN).any():
             return True
     return False
 
@@ -65,8 +64,9 @@ def release_staged(extractors: Sequence[Extractor]) -> int:
     done = 0
     for x in extractors:
         states = x.staging.plans()["state"]
-        for index, record in enumerate(x.staging.records()):
-            if record["state"] == 1 and states[record["message"]["flow"]] == PLAN_UNKNOWN:
+        flows = x.staging.records()["message"]["flow"]
+        for index in x.staging.held().tolist():
+            if states[flows[index]] == PLAN_UNKNOWN:
                 lib.fc_staged_release(x.handle, index)
                 done += 1
     return done

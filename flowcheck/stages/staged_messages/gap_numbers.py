@@ -67,9 +67,8 @@ def _unnumbered(
 ) -> Iterator[tuple[int, FlowKey, list[_Staged]]]:
     """(flow's index, flow, messages without a number in the order of their PSNs) of every planned
     flow that carries whole messages on one queue pair."""
-    keys, records = extractor.keys(), extractor.staging.records()
+    keys, messages = extractor.keys(), extractor.staging.held_messages()
     states = extractor.staging.plans()["state"]
-    messages = records["message"][records["state"] == 1]
     messages = messages[messages["number"] == NUMBER_UNKNOWN]
     of_flow: dict[int, list[_Staged]] = defaultdict(list)
     closing = {int(m["flow"]) for m in messages if int(m["flags"]) & lib.FC_MESSAGE_CLOSING}

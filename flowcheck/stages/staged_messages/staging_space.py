@@ -74,9 +74,9 @@ def completed_messages(
 
 
 def _completed_of(extractor: Extractor, flows: set[int]) -> int:
-    records = extractor.staging.records()
-    whole = records["message"][(records["state"] == 1) & (records["completed"] > 0)]
-    return int(np.count_nonzero(np.isin(whole["flow"], list(flows))))
+    records, held = extractor.staging.records(), extractor.staging.held()
+    whole = held[records["completed"][held] > 0]
+    return int(np.count_nonzero(np.isin(records["message"]["flow"][whole], list(flows))))
 
 
 def held_packets_crowded(extractors: Sequence[Extractor]) -> bool:
