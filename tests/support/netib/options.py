@@ -43,6 +43,11 @@ class Options:
     metric_every: int = 0
     find_unused: bool = False
     static_graph: bool = False
+    nccl2: bool = False
+    """torch's nccl2 is the backend: the list form of an all-gather is a broadcast of each rank,
+    grouped."""
+    fused: bool | None = None
+    """NCCL makes one gather of grouped broadcasts; None: as the version does by default."""
     habit: str = ""
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
@@ -131,6 +136,10 @@ class Options:
     @property
     def splits(self) -> bool:
         return self.version < (2, 20) if self.split is None else self.split
+
+    @property
+    def fuses(self) -> bool:
+        return self.version >= (2, 29) if self.fused is None else self.fused
 
     def protocol_for(self, size_bytes: int) -> str:
         for limit, protocol in self.mix:
