@@ -48,6 +48,9 @@ class Options:
     grouped."""
     fused: bool | None = None
     """NCCL makes one gather of grouped broadcasts; None: as the version does by default."""
+    speed_updates: int = 0
+    """Behind so many clear-to-sends of a connection its receiver tells how fast its links are; 0:
+    never."""
     habit: str = ""
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
@@ -113,6 +116,8 @@ class Options:
     directions: str = "both"
     rails: int = 1
     """NIC ports of a node; channel c uses port c mod rails. Each is a mirror point of its own."""
+    bonded: int = 1
+    """NIC ports that NCCL takes for one (2.30 and later); all of them are one mirror point."""
     wrap: str = ""
     storage: int = 0
     """Storage requests and answers of others on the mirrored port."""
