@@ -56,6 +56,11 @@ REGISTERED_BUFFERS = Entry(
     "{connections} connections carry some collectives straight to registered user buffers: "
     "these receives have exactly the size of what is sent",
 )
+SPEED_UPDATES = Entry(
+    "transport.speed_updates",
+    "receivers told {messages:,} times how fast their links are (NCCL_IB_EVENT_BASED_LB, since "
+    "NCCL 2.31): these writes grant nothing",
+)
 WHOLE_MESSAGES_IN_TURN = Entry(
     "transport.whole_messages_in_turn",
     "connections of {queue_pairs} queue pairs send whole messages on them in turn",
@@ -63,6 +68,14 @@ WHOLE_MESSAGES_IN_TURN = Entry(
 MESSAGES_SPLIT = Entry(
     "transport.messages_split",
     "connections of {queue_pairs} queue pairs split every message over them",
+)
+MERGED_PORTS = Entry(
+    "transport.merged_ports",
+    "NCCL takes {ports} ports of a NIC for one and cuts every send over them: FlowCheck does not "
+    "follow such connections",
+    cause="NCCL merges the ports of a NIC by default, since 2.20.",
+    remedy="Give each port to NCCL by itself: `NCCL_NET_MERGE_LEVEL=LOC` for the trainers, or "
+    "`NCCL_IB_MERGE_NICS=0` before NCCL 2.24.",
 )
 
 # LL128 before NCCL 2.12: NCCL 2.10 changed the order in which its lines hold data.

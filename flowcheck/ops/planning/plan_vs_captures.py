@@ -52,14 +52,14 @@ def difference_from_plan(
 ) -> Finding | None:
     """The first difference between the planned collective and the one in the capture. None: they
     agree in kind, ranks, protocol, size, channels and in the integers that they carry."""
-    if seen.kind != planned.kind:
+    if not same_kind(seen, planned):
         return OTHER_KIND()
     if seen.ranks != stated.ranks:
         return OTHER_RANKS(ranks=seen.ranks, planned=stated.ranks)
     if stated.protocol is not None and seen.protocol is not stated.protocol:
         return OTHER_PROTOCOL(protocol=seen.protocol, planned=stated.protocol)
     grain = GRAIN_BYTES[seen.protocol]
-    blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
+    blocks = stated.ranks if planned.kind.is_gather else 1
     if round_up(seen.bytes // blocks, grain) != round_up(planned.work_bytes, grain):
         return OTHER_SIZE()
     if stated.wire is not None:
@@ -87,12 +87,19 @@ def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> Finding:
     return OTHER_NUMBERS(number=told[at], place=at, planned=planned[at])
 
 
+def same_kind(seen: Collective, planned: PlannedCollective) -> bool:
+    """The captured collective is of the planned kind. torch's nccl2 gathers by broadcasts."""
+    gathers = {str(kind) for kind in CollectiveKind if kind.is_gather}
+    alike = gathers if planned.kind.is_gather else {str(planned.kind)}
+    return seen.kind in alike
+
+
 def may_open_job(planned: PlannedCollective, seen: Collective) -> bool:
     """Whether `seen` can be the first collective of a job: an all-gather of one integer per rank,
     whatever its value and the number of ranks."""
     grain = GRAIN_BYTES[seen.protocol]
     block = round_up(seen.bytes // seen.ranks, grain)
-    return seen.kind == planned.kind and block == round_up(planned.work_bytes, grain)
+    return same_kind(seen, planned) and block == round_up(planned.work_bytes, grain)
 
 
 TAIL_BYTES_MAX = 64
@@ -234,7 +241,7 @@ def captured_gradient_order(
     due = next((p for part in traffic.first for p in part if p.role is order), None)
     count = 0 if due is None else len(due.values) - 1
     for seen in collectives:
-        if due is not None and seen.kind == due.kind and seen.bytes >= due.work_bytes:
+        if due is not None and same_kind(seen, due) and seen.bytes >= due.work_bytes:
             values = integers_in(due, seen)
             if values is not due.values and sorted(values[:-1]) == list(range(count)):
                 return values[:-1]
@@ -307,7 +314,7 @@ def _differs(
     seen = own[state.own[-state.waiting] if state.waiting else number]
     planned, iteration = plan[state.at], plan.iteration(state.at)
     when = {} if iteration is None else {"iteration": iteration}
-    blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
+    blocks = stated.ranks if planned.kind.is_gather else 1
     difference = (DIFFERS_IN_ITERATION if when else DIFFERS_IN_START_UP)(
         **when,
         what=planned.what,

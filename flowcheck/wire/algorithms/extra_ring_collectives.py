@@ -49,9 +49,15 @@ class ExtraRingCollectives:
 
     def at(self, size: SendSizeAt) -> Iterator[SendSizes]:
         """Each that may begin here."""
+        known: set[SendSizes] = set()
         for kind in CollectiveKind:
+            if kind is CollectiveKind.ALL_GATHER_V and self._era is not NcclEra.V2_29:
+                continue  # earlier ones make none
             hops = hops_per_loop(kind, self._own.ranks, self._own.extra_sends)
-            yield from self._of_kind(size, kind, hops)
+            for sizes in self._of_kind(size, kind, hops):
+                if sizes not in known:
+                    known.add(sizes)
+                    yield sizes
 
     def _of_kind(self, size: SendSizeAt, kind: CollectiveKind, hops: int) -> Iterator[SendSizes]:
         roots = self._roots() if kind is CollectiveKind.BROADCAST else (0,)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
 _WARP = 32
 """Threads of a warp (src/include/device.h, WARP_SIZE)."""
+_PART_ALIGN_BYTES = 256
+"""Each channel's part of a block begins at a multiple (NCCL src/scheduler/allgatherv_sched.cc)."""
 _ELEMENT_ERAS = (NcclEra.V2_19, NcclEra.V2_20)
 """The eras before cells: chunks are not cut to grains, threads matter."""
 
@@ -104,7 +107,7 @@ class Launch:
     def chunk_bytes(self) -> int:
         """Data bytes of a full chunk of a ring."""
         size = self.step_data_bytes
-        if self.protocol is Protocol.SIMPLE and self.kind is not CollectiveKind.BROADCAST:
+        if self.protocol is Protocol.SIMPLE and not self.kind.in_single_steps:
             size *= 4
         grain = self.element_bytes if self.era in _ELEMENT_ERAS else _GRAIN_BYTES[self.protocol]
         return size // grain * grain
@@ -159,7 +162,8 @@ def loop_table(launch: Launch) -> tuple[NDArray[np.int64] | None, ...]:
         parts = even_parts(launch.work_bytes, used, align)
     else:
         align = 16
-        parts = cell_parts(launch, used)
+        gathered = launch.kind is CollectiveKind.ALL_GATHER_V
+        parts = (_gathered_parts if gathered else cell_parts)(launch, used)
     for channel, start, size in parts:
         loops[channel] = _part_loops(launch, start, size, align)
     return tuple(loops)
@@ -227,6 +231,16 @@ def cell_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
         if size:
             yield channel, start, size
         start += size
+
+
+def _gathered_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
+    """(channel, start, bytes) of each rank's block (NCCL src/scheduler/allgatherv_sched.cc,
+    ncclScheduleBcastTasksToPlan)."""
+    share = _ceil_div(launch.work_bytes, used)
+    ends = [min(round_up(n * share, _PART_ALIGN_BYTES), launch.work_bytes) for n in range(used + 1)]
+    for channel, (start, stop) in enumerate(pairwise(ends)):
+        if stop > start:
+            yield channel, start, stop - start
 
 
 def _cell_and_share(launch: Launch, used: int) -> tuple[int, int, int]:

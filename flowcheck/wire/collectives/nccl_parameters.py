@@ -98,11 +98,26 @@ class CollectiveKind(StrEnum):
     BROADCAST = "broadcast"
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
+    ALL_GATHER_V = "all_gather_v"
+    """Broadcasts of all ranks, grouped: NCCL from 2.29 on makes one gather of them (src/enqueue.cc,
+    collTaskAppend; NCCL_ALLGATHERV_ENABLE)."""
 
     @property
     def in_blocks(self) -> bool:
         """Each rank has a block of the result, or of what is reduced."""
-        return self in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        return self.is_gather or self is CollectiveKind.REDUCE_SCATTER
+
+    @property
+    def is_gather(self) -> bool:
+        """Each rank's block comes to all."""
+        return self in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_GATHER_V)
+
+    @property
+    def in_single_steps(self) -> bool:
+        """A chunk is one step of the connection, and one message, in every protocol; else Simple
+        has chunks of four steps, in two slices (src/include/collectives.h, *_CHUNKSTEPS and
+        *_SLICESTEPS; src/scheduler/allgatherv_sched.cc)."""
+        return self in (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER_V)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,12 +61,12 @@ class RingSetting(TypedDict):
 def fifo_steps_per_send(kind: CollectiveKind, protocol: Protocol) -> int:
     """Connection steps per message: a slice of a Simple chunk is two steps long, except in a
     broadcast (NCCL src/include/collectives.h, *_SLICESTEPS)."""
-    return 2 if protocol is Protocol.SIMPLE and kind is not CollectiveKind.BROADCAST else 1
+    return 2 if protocol is Protocol.SIMPLE and not kind.in_single_steps else 1
 
 
 def sends_per_chunk(kind: CollectiveKind, protocol: Protocol) -> int:
     """A chunk of Simple, of four steps, goes in two slices, except in a broadcast."""
-    return 2 if protocol is Protocol.SIMPLE and kind is not CollectiveKind.BROADCAST else 1
+    return 2 if protocol is Protocol.SIMPLE and not kind.in_single_steps else 1
 
 
 def hops_per_loop(kind: CollectiveKind, ranks: int, extra_sends: int = 0) -> int:
@@ -122,11 +122,13 @@ def all_gather(
     *,
     sender: WriterRanks,
     order: Sequence[int] | None = None,
+    kind: CollectiveKind = CollectiveKind.ALL_GATHER,
     **ring: Unpack[RingSetting],
 ) -> Schedule:
     """ranks - 1 writes per loop, own block first. `order`: rank at each ring index; it places
-    the blocks in the gathered tensor. None: rank = ring index."""
-    launch = _launch(CollectiveKind.ALL_GATHER, bytes_per_rank, 1, sender, ring)
+    the blocks in the gathered tensor. None: rank = ring index. kind: ALL_GATHER_V for grouped
+    broadcasts of as many bytes each (NCCL src/device/all_gather_v.h, runAllGatherV)."""
+    launch = _launch(kind, bytes_per_rank, 1, sender, ring)
     return _schedule(launch, sender, lambda at: _block_hops(launch, at, order, final=True))
 
 
@@ -157,8 +159,8 @@ def collective(
     of an all-reduce or broadcast, one rank's block of a gather or scatter."""
     if kind is CollectiveKind.BROADCAST:
         return broadcast(work_bytes, sender=sender, root=root, **ring)
-    if kind is CollectiveKind.ALL_GATHER:
-        return all_gather(work_bytes, sender=sender, **ring)
+    if kind.is_gather:
+        return all_gather(work_bytes, sender=sender, kind=kind, **ring)
     if kind is CollectiveKind.REDUCE_SCATTER:
         return reduce_scatter(work_bytes, sender=sender, element_bytes=element_bytes, **ring)
     return all_reduce(

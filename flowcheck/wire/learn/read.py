@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,
+    MERGED_PORTS,
     NO_WRITES,
     NOT_NCCL,
 )
@@ -256,10 +257,15 @@ def _read_sorted(
     if sharded is None or sharded.job is None:
         first = unless_mixed(first, parts, communicators)
     why_not = first.why_not
+    merged = sorted_flows.merged_ports
     if not messages:
         why_not = (NO_WRITES(),)
+    elif merged > 1 and not communicators:
+        why_not = (MERGED_PORTS(merged),)
     elif not sorted_flows.streams and not any(grant.rings for grant in sorted_flows.grants):
         why_not = (NOT_NCCL(len(messages)),)
+    elif merged > 1 and why_not:
+        why_not = (MERGED_PORTS(merged), *why_not)
     if job is not None:
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):

@@ -16,6 +16,10 @@ from flowcheck.wire.programs.expectation import Came, Content, Expect
 
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 COUNT_BYTES = 8
+COUNTED_BY = (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_GATHER_V)
+"""The list form of all_gather is one call of NCCL in torch's older backend
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, allgather), and in nccl2, torch's own choice from
+2.15 on, a broadcast of each rank, grouped (c10d/nccl2/ProcessGroupNCCL.cpp, all_gather)."""
 DIMENSIONS_MAX = 64
 """Of a parameter, which is told with a size and a stride for each. A choice: torch's kernels for
 GPUs take 25 (ATen/cuda/detail/OffsetCalculator.cuh, MAX_DIMS); more lets the start of the weights
@@ -44,7 +48,7 @@ class Model:
 
 def start_up() -> Generator[tuple[Expect, ...], Came, tuple[Model, int]]:
     """(the model, bytes of its weights that the first broadcast did not hold)."""
-    came = yield (_count(),)
+    came = yield tuple(map(_count, COUNTED_BY))
     assert came.content is not None
     count = ddp_messages.parse_parameter_count(came.content)
     assert count is not None
@@ -73,9 +77,9 @@ def first_piece(shapes: ParsedShapes, element_bytes: int) -> int:
     return first[1] if more else 0
 
 
-def _count() -> Expect:
+def _count(kind: CollectiveKind) -> Expect:
     return Expect(
-        kind=CollectiveKind.ALL_GATHER,
+        kind=kind,
         meaning=COUNT,
         work_bytes=COUNT_BYTES,
         holds=lambda content, ranks: ddp_messages.parse_parameter_count(content) is not None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from support.netib.bonded import Bonded
 from support.netib.branches import Branches
 from support.netib.grouped import Grouped
 from support.netib.nodes import ranks_of
@@ -103,7 +104,8 @@ class Fabric:
         rail = channel % self.options.rails
         udp = self.options.manners.udp
         pairs = [
-            QueuePair(self.qpn(source), self.qpn(target), udp=udp) for _ in range(self.options.qps)
+            QueuePair(self.qpn(source), self.qpn(target), udp=udp)
+            for _ in range(self.options.qps * self.options.bonded)
         ]
         src, dst = self.port(source, rail), self.port(target, rail)
         ranks = sender, receiver
@@ -111,10 +113,16 @@ class Fabric:
             around = ranks_of(self.options, channel)
             ranks = around[sender], around[(sender + 1) % len(around)]
         kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection
+        if self.options.bonded > 1:
+            kind = Bonded
         made = kind(
             self.options, self.rng, communicator, sender, channel, src, dst, pairs,
             self.emit, self.ready, ranks[0], ranks,
         )  # fmt: skip
+        if isinstance(made, Bonded):
+            made.ends = [
+                (self.port(source, n), self.port(target, n)) for n in range(self.options.bonded)
+            ]
         if communicator not in OF_TREES:
             self.connections[communicator, sender, channel] = made
         return made

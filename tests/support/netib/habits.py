@@ -8,8 +8,9 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from support.netib.broadcasts import listed
 from support.netib.options import Options, Truth
-from support.netib.reduction import Operation, all_gather, all_reduce, broadcast, octets
+from support.netib.reduction import Operation, all_reduce, broadcast, octets
 
 DELAYED = 75
 """Elements of the parameters that DDP leaves to a hook (delay_all_reduce_named_params)."""
@@ -35,9 +36,11 @@ def before(job: Runs) -> None:
     options = job.options
     if options.habit == "early":
         told = [job.rng.bytes(40) for _ in range(options.ranks)]
-        job.run(all_reduce(options, [torch.zeros(1, dtype=torch.uint8)] * options.ranks))
-        job.run(all_gather(options, [struct.pack("<q", 40)] * options.ranks))
-        job.run(all_gather(options, told))
+        # A barrier (c10d/nccl2/ProcessGroupNCCL.cpp has one float), then all_gather_object.
+        kind = torch.float32 if options.nccl2 else torch.uint8
+        job.run(all_reduce(options, [torch.zeros(1, dtype=kind)] * options.ranks))
+        job.run(*listed(options, [struct.pack("<q", 40)] * options.ranks))
+        job.run(*listed(options, told))
         job.run(broadcast(options, struct.pack("<q", 1234)))
         summed(job, 5)
     if options.habit == "delayed":

@@ -43,6 +43,14 @@ class Options:
     metric_every: int = 0
     find_unused: bool = False
     static_graph: bool = False
+    nccl2: bool = False
+    """torch's nccl2 is the backend: the list form of an all-gather is a broadcast of each rank,
+    grouped."""
+    fused: bool | None = None
+    """NCCL makes one gather of grouped broadcasts; None: as the version does by default."""
+    speed_updates: int = 0
+    """Behind so many clear-to-sends of a connection its receiver tells how fast its links are; 0:
+    never."""
     habit: str = ""
     """What the script does beside DDP, or in place of its gradients: a name of habits.py."""
     pipeline_bytes: int = 0
@@ -108,6 +116,8 @@ class Options:
     directions: str = "both"
     rails: int = 1
     """NIC ports of a node; channel c uses port c mod rails. Each is a mirror point of its own."""
+    bonded: int = 1
+    """NIC ports that NCCL takes for one (2.30 and later); all of them are one mirror point."""
     wrap: str = ""
     storage: int = 0
     """Storage requests and answers of others on the mirrored port."""
@@ -131,6 +141,10 @@ class Options:
     @property
     def splits(self) -> bool:
         return self.version < (2, 20) if self.split is None else self.split
+
+    @property
+    def fuses(self) -> bool:
+        return self.version >= (2, 29) if self.fused is None else self.fused
 
     def protocol_for(self, size_bytes: int) -> str:
         for limit, protocol in self.mix:

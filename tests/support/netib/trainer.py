@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.netib import habits, parted
+from support.netib.broadcasts import listed
 from support.netib.fabric import Fabric, pair_name
 from support.netib.options import Options, Truth
 from support.netib.partition import up
@@ -192,7 +193,8 @@ class Trainer:
         if options.manners.startup != "ddp":
             return
         parameters = struct.pack("<q", len(options.shapes))
-        self.run(all_gather(options, [parameters] * options.ranks))
+        counts = [parameters] * options.ranks
+        self.run(*listed(options, counts))
         facts = [number for shape in options.shapes for number in (*shape, *strides(shape))]
         self.run(broadcast(options, struct.pack(f"<{len(facts)}q", *facts)))
 

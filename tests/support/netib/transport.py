@@ -164,12 +164,23 @@ class Connection:
         body = packets.reth(self.fifo + slot * stride, self.fifo_rkey, len(entry)) + entry
         self.back(packets.WRITE_ONLY, pair, pair.cts_psn, body, operation)
         pair.cts_psn += 1
+        every = self.options.speed_updates
+        if every and self.granted % every == 0:
+            self.tell_speeds(pair, self.granted // every, operation)
         acked = self.options.manners.acked
         if acked == "each" or (not acked and self.rng.random() < 0.8):
             body = packets.aeth(0x1F, pair.cts_psn)
             frame = self.frame(packets.ACKNOWLEDGE, pair, pair.cts_psn - 1, body)
             self.emit(self.src, self.dst, frame, operation)
         return True
+
+    def tell_speeds(self, pair: QueuePair, count: int, operation: Operation) -> None:
+        """NCCL 2.31, NCCL_IB_EVENT_BASED_LB: behind the FIFO a counter, and a speed a device."""
+        slots, stride = fifo(self.options.version)
+        told = struct.pack("<Q8H8x", count, int(self.rng.integers(1, 8)) * 100, *[0] * 7)
+        body = packets.reth(self.fifo + slots * stride + 64, self.fifo_rkey, len(told)) + told
+        self.back(packets.WRITE_ONLY, pair, pair.cts_psn, body, operation)
+        pair.cts_psn += 1
 
     def frame(self, opcode: int, pair: QueuePair, psn: int, body: bytes) -> bytes:
         """Of the sender, to the receiver."""

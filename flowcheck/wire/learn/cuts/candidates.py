@@ -175,7 +175,7 @@ def by_trees(
 def _generated(
     ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
 ) -> Iterator[Op]:
-    kinds = _kinds(ring, positions, channels, protocol)
+    kinds = (*_kinds(ring, positions, channels, protocol), *_of_broadcasts(ring, protocol))
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
         sizes = [total - slack for slack in slacks(ring, kind, total, protocol)]
@@ -194,12 +194,18 @@ def _kinds(
     ring: Ring, positions: Positions, channels: Channels, protocol: Protocol
 ) -> tuple[CollectiveKind, ...]:
     """The most telling first."""
-    reduce, broadcast, gather, scatter = CollectiveKind
+    reduce, broadcast, gather, scatter, _ = CollectiveKind
     if ring.gathers:
         return gather, scatter, reduce, broadcast
     if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
         return reduce, broadcast, gather, scatter  # one send is a gather or a broadcast
     return reduce, gather, broadcast, scatter
+
+
+def _of_broadcasts(ring: Ring, protocol: Protocol) -> tuple[CollectiveKind, ...]:
+    """The gather that grouped broadcasts make, where it may differ from an all-gather."""
+    differs = protocol is Protocol.SIMPLE or ring.channels > 1
+    return (CollectiveKind.ALL_GATHER_V,) * (differs and NcclEra.V2_29 in ring.rules)
 
 
 def of_other_roots(

@@ -34,6 +34,7 @@ fits none of them is left unread from there on."""
 COST = {
     CollectiveKind.ALL_REDUCE: 1.0,
     CollectiveKind.ALL_GATHER: 2.0,
+    CollectiveKind.ALL_GATHER_V: 2.0,
     CollectiveKind.BROADCAST: 2.0,
     CollectiveKind.REDUCE_SCATTER: 3.0,
 }

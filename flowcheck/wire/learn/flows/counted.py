@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flowcheck.wire.collectives.nccl_parameters import Protocol, wire_bytes
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, wire_bytes
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.flows.streams import Stream
 
 COUNT_BYTES = 8
@@ -24,12 +25,22 @@ def ranks_counted(streams: Iterable[Stream]) -> tuple[int, ...]:
     return tuple(ranks for ranks in (least + 1, least, least - 1) if ranks >= 2) if least else ()
 
 
+def count_slices(stream: Stream, at: int, protocol: Protocol) -> int:
+    """Sends that each count would come in from `at` on: a chunk of Simple has an empty second
+    slice, but for a gather that broadcasts make."""
+    behind = stream.sends.get(at + 1)
+    gathered = protocol is Protocol.SIMPLE and (behind is None or not behind.wire_bytes)
+    return sends_per_chunk(
+        CollectiveKind.ALL_GATHER if gathered else CollectiveKind.ALL_GATHER_V, protocol
+    )
+
+
 def _run(stream: Stream) -> int:
     """Sends, each of one count, with which the connection begins."""
     if not stream.from_start or 0 not in stream.sends:
         return 0
     protocol = stream.protocol_at(0) or stream.protocol
-    slices = 2 if protocol is Protocol.SIMPLE else 1
+    slices = count_slices(stream, 0, protocol)
     size = wire_bytes(protocol, COUNT_BYTES)
     run = 0
     while (send := stream.sends.get(run * slices)) is not None and send.wire_bytes == size:

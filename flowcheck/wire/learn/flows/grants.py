@@ -35,9 +35,12 @@ class Grants:
         flow: ObservedFlow,
         entries: nccl_wire_format.ClearToSends,
         messages: Sequence[ObservedMessage],
+        *,
+        speed_updates: int = 0,
     ) -> None:
-        """messages: [entry] that it came in."""
+        """messages: [entry] that it came in; speed_updates: messages of that kind between them."""
         self.flow, self.entries, self._messages = flow, entries, messages
+        self.speed_updates = speed_updates
 
     @property
     def layout(self) -> nccl_wire_format.CtsLayout:

@@ -16,10 +16,12 @@ from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.line_flags import line_flag
+from flowcheck.wire.learn.flows.merged_ports import ports_of
 from flowcheck.wire.learn.flows.numbering import (
     Numbered,
     number_sends,
 )
+from flowcheck.wire.learn.flows.speed_updates import without_speed_updates
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
 from flowcheck.wire.learn.flows.trains import whole_writes
 from flowcheck.wire.learn.reading import FlowReading
@@ -40,6 +42,8 @@ class Sorted:
     readings: tuple[FlowReading, ...]
     in_pieces: int = 0
     """Flows whose sends came in many writes each."""
+    merged_ports: int = 1
+    """Most ports of a connection that is left out for having several."""
 
     def with_streams(self, streams: tuple[Stream, ...]) -> Sorted:
         """The same with other numbers of their sends."""
@@ -81,7 +85,21 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)
     readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
-    return Sorted(tuple(streams), tuple(grants), readings, in_pieces)
+    return _on_single_ports(Sorted(tuple(streams), tuple(grants), readings, in_pieces))
+
+
+def _on_single_ports(told: Sorted) -> Sorted:
+    """Without what goes between ports of which a connection has several."""
+    ports = {grant.flow.key: ports_of(grant) for grant in told.grants}
+    merged = {(key.destination, key.source) for key, count in ports.items() if count > 1}
+    if not merged:
+        return told
+    return replace(
+        told,
+        streams=tuple(s for s in told.streams if (s.key.source, s.key.destination) not in merged),
+        grants=tuple(g for g in told.grants if ports[g.flow.key] == 1),
+        merged_ports=max(ports.values()),
+    )
 
 
 def _by_flow(messages: Sequence[ObservedMessage]) -> dict[FlowKey, list[ObservedMessage]]:
@@ -106,11 +124,18 @@ def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Gra
     for message in messages:
         if message.immediate is not None or message.missing:
             return None
-    payloads = [m.payload for m in messages]
-    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in messages])
+    entries, own = _entries(messages), messages
+    if entries is None:
+        own, updates = without_speed_updates(messages)
+        entries = _entries(own) if own and updates else None
     if entries is None:
         return None
-    return Grants(flow, entries, messages)
+    return Grants(flow, entries, own, speed_updates=len(messages) - len(own))
+
+
+def _entries(messages: Sequence[ObservedMessage]) -> nccl_wire_format.ClearToSends | None:
+    payloads = [m.payload for m in messages]
+    return nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in messages])
 
 
 def _buffers(grants: Sequence[Grants]) -> dict[tuple[str, str], GrantedBuffers]:

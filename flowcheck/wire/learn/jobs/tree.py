@@ -139,7 +139,7 @@ def _passing(cuts: Sequence[Cut], size: int) -> Iterator[int]:
 def _whole(cuts: Sequence[Cut], size: int) -> Iterator[int]:
     """How many tree all-reduces of `size` bytes each of them, or each two of them, may be."""
     for cut in cuts:
-        if cut.op.kind is CollectiveKind.ALL_GATHER and is_of(cut, size):
+        if cut.op.kind.is_gather and is_of(cut, size):
             yield 1
         elif cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.op.meaning and _twice(cut, size):
             yield 2  # one behind the other

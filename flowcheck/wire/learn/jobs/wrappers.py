@@ -45,7 +45,7 @@ def second_count(cuts: Sequence[Cut], ring: Ring) -> int:
     """The number of parameters that another wrapper told; 0: there is none."""
     first = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SHAPES), len(cuts))
     for one, two in pairwise(cuts[first:]):
-        if one.op.kind is not CollectiveKind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
+        if not one.op.kind.is_gather or one.op.work_bytes != COUNT_BYTES:
             continue
         count, shapes = content_of(one, ring), content_of(two, ring)
         if two.op.kind is not CollectiveKind.BROADCAST or count is None or shapes is None:

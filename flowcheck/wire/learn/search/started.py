@@ -19,12 +19,12 @@ from flowcheck.wire.collectives.nccl_parameters import (
     data_bytes_of,
     wire_bytes,
 )
-from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.ddp_startup.parameter_shapes import MOST_DIMENSIONS
 from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.cuts.totals import full_chunk
+from flowcheck.wire.learn.flows.counted import count_slices
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES
@@ -112,7 +112,7 @@ def count_runs(stream: Stream) -> Iterator[tuple[int, int, int]]:
     at = 0
     while at < min(stream.stop, MOST_BEFORE):
         protocol = stream.protocol_at(at) or stream.protocol
-        slices = sends_per_chunk(CollectiveKind.ALL_GATHER, protocol)
+        slices = count_slices(stream, at, protocol)
         run, count = _counts(stream, at, protocol, slices)
         at += max(1, run * slices)
         if run:

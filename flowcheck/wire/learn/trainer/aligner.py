@@ -181,6 +181,7 @@ class Aligner:
             for op in self._with_tree(expected_op(one, p))
             for fit in self._fits(way.state, one, op)
         ]
+        fits = _told_apart(fits)
         # What is whole is likelier than what would be cut off by the end of what was seen.
         fits = [fit for fit in fits if not fit[1].lost] or fits
         if self._goes_on and all(self._at_end(state) for state, _, _ in fits):
@@ -359,6 +360,16 @@ def cuts_of(ring: Ring, way: Way) -> Cuts:
 
 def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
     return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.tree
+
+
+def _told_apart(fits: Sequence[Fit]) -> list[Fit]:
+    """Without those that are the same sends as one before them: an all-gather, and broadcasts in
+    its place."""
+    known: dict[object, Fit] = {}
+    for fit in fits:
+        state, cut, came = fit
+        known.setdefault((state, cut.op.protocol, came.expect.meaning, came.work_bytes), fit)
+    return list(known.values())
 
 
 def _uneven(cut: Cut, ring: Ring) -> bool:

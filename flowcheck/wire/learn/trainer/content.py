@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
@@ -18,7 +18,7 @@ SLACK_BYTES = {protocol: grain - 1 for protocol, grain in GRAIN_BYTES.items()}
 def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
     """The result; of the count, any rank's block; None where bytes are missing."""
     canvas, _, _ = paint(cut, ring)
-    if cut.op.kind is not CollectiveKind.ALL_GATHER:
+    if not cut.op.kind.is_gather:
         # Of a size that only the wire tells, what fills up its last group may differ on each hop.
         least = len(canvas.result) - SLACK_BYTES[cut.op.protocol] * cut.op.slack_is_open
         whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn

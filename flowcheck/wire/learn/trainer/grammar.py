@@ -96,6 +96,8 @@ class Trainer:
 
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
         for kind, size, meaning in _expected(habits):
+            if kind is CollectiveKind.ALL_GATHER_V and protocol is not Protocol.SIMPLE:
+                continue  # the same sends as those of an all-gather
             op = _licensed(kind, size, meaning, protocol)
             if meaning == COUNT and any(n for at in state.positions for n in at):
                 op = replace(op, licensed="")  # behind what is the trainer's own
@@ -218,7 +220,10 @@ def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]
 
 def _expected(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
     if habits.stage in (Stage.NOTHING, Stage.COUNTED):
-        return [(CollectiveKind.ALL_GATHER, COUNT_BYTES, COUNT)]
+        return [
+            (CollectiveKind.ALL_GATHER, COUNT_BYTES, COUNT),
+            (CollectiveKind.ALL_GATHER_V, COUNT_BYTES, COUNT),
+        ]
     used = (CollectiveKind.ALL_REDUCE, MAP_BYTES * habits.parameters, USED)
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]

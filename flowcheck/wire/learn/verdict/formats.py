@@ -12,6 +12,7 @@ from flowcheck.findings.catalog.nccl_transport import (
     LITTLE_ENDIAN_SIZES,
     MESSAGES_SPLIT,
     REGISTERED_BUFFERS,
+    SPEED_UPDATES,
     WHOLE_MESSAGES_IN_TURN,
     WRITES_IN_PIECES,
 )
@@ -42,6 +43,8 @@ def _told(flows: Sorted) -> Iterator[Finding]:
     most = max((grant.most_receives for grant in flows.grants), default=1)
     if most > 1:
         yield GROUPED_RECEIVES(most)
+    if updates := sum(grant.speed_updates for grant in flows.grants):
+        yield SPEED_UPDATES(updates)
     if registered := sum(_registered(flows, stream) for stream in flows.streams):
         yield REGISTERED_BUFFERS(registered)
     for stream in flows.streams:
