@@ -63,7 +63,11 @@ def test_every_name_has_a_row_that_is_followed_or_says_why_not() -> None:
     for name, spec in ALGORITHMS.items():
         assert spec.name is name
         assert spec.followed == bool(spec.sends) == bool(spec.unplanned) == bool(spec.kinds)
-    assert [spec.name for spec in followed_algorithms()] == [Algorithm.RING, Algorithm.TREE]
+    assert [spec.name for spec in followed_algorithms()] == [
+        Algorithm.RING,
+        Algorithm.TREE,
+        Algorithm.NVLS_TREE,
+    ]
 
 
 def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
@@ -83,9 +87,8 @@ def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
                 protocol=Protocol.LL,
                 era=NcclEra.V2_23,
             )
-    with refused_as(
-        ONE_OF, kind=ConfigError, choices=("ring", "tree", "both", "nvls", "collnet", "pat")
-    ):
+    choices = ("ring", "tree", "nvlstree", "both", "nvls", "collnet", "pat")
+    with refused_as(ONE_OF, kind=ConfigError, choices=choices):
         choose(tmp_path, layout(algorithm="star"))
 
 

@@ -15,7 +15,9 @@ from support.refused_as import like, refused_as
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirrored_ports import SEVERAL_CABLES
+from flowcheck.findings.catalog.nccl_transport import NVLS_TREES_MIRRORED
 from flowcheck.findings.catalog.refused_layouts import (
+    ALGORITHM_LEAST_GPUS,
     ALGORITHM_RANKS,
     MONITOR_ROOM,
     NO_CHUNK_SEEN,
@@ -174,6 +176,46 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
         ALGORITHM_RANKS, kind=ConfigError, algorithm="trees", least=3, most=16, nodes=3
     ):
         choose(tmp_path, layout(nodes=2, algorithm="tree"))
+
+
+def eight_gpus(nodes: int, nics: int = 8, **more: object) -> dict[str, object]:
+    """Nodes of eight GPUs, whose NIC n is cabled to a switch of its own."""
+    tree = layout(nodes=nodes, gpus=8, algorithm="nvlstree", channels=16, **more)
+    tree["cable"] = [
+        {"nic": n, "switch": f"leaf{n}", "ports": f"p{n}-{{1-{nodes}}}", "gbps": 400}
+        for n in range(nics)
+    ]
+    tree["monitor"] = [{"switch": f"leaf{n}", "port": "m", "gbps": 800} for n in range(nics)]
+    return tree
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_an_nvls_tree_needs_all_ports_of_a_node(tmp_path: Path, nodes: int) -> None:
+    found = choose(tmp_path, eight_gpus(nodes))
+    assert NVLS_TREES_MIRRORED() in found.notes
+    assert sorted(words(found)) == sorted(f"p{n}-1:{way}" for n in range(8) for way in ("rx", "tx"))
+    (port,) = {tuple(tap.pairs) for tap in found.coverage_problem.taps if tap.pairs[0].node == 1}
+    assert len(port) == 16
+    tree = eight_gpus(nodes)
+    tree["monitor"] = tree["monitor"][:7]  # type: ignore[index]
+    with refused_as(RING_UNCOVERED, kind=ConfigError):
+        choose(tmp_path, tree)
+
+
+def test_an_nvls_tree_is_of_several_gpus_a_node(tmp_path: Path) -> None:
+    with refused_as(ALGORITHM_LEAST_GPUS, kind=ConfigError, least=2, own=1):
+        choose(tmp_path, layout(nodes=4, algorithm="nvlstree"))
+
+
+@pytest.mark.parametrize("nics", [8, 4, 1])
+def test_each_port_carries_its_share_of_an_nvls_tree(tmp_path: Path, nics: int) -> None:
+    """A gradient of 1 Gbit in a second. By hand: of two nodes each is the root of half of the
+    channels: it sends half of the gradient down and half of it up, by all NICs together."""
+    traffic = {"gradient_bytes": 125_000_000, "step_s": 1}
+    carried = mean_gbps(choose(tmp_path, eight_gpus(2, nics, traffic=traffic)))
+    assert len(carried) == 4 * nics
+    for mean in carried.values():
+        assert 1 / nics < mean < 1.03 / nics
 
 
 def mean_gbps(found: MirrorPlan) -> dict[str, float]:

@@ -134,6 +134,11 @@ TREES_MIRRORED = Entry(
     "Trees: both directions of a port are mirrored, because following a tree needs both. Gb/s are "
     "counted as a ring's; an inner node of a tree sends about as much.",
 )
+NVLS_TREES_MIRRORED = Entry(
+    "algorithm.nvls_trees_mirrored",
+    "NVLS trees: each NIC of a node carries its own share of every tensor, so all ports of one "
+    "node are mirrored, in both directions. Gb/s are counted as a ring's.",
+)
 
 NO_RINGS = Entry(
     "nccl_log.no_rings",

@@ -240,6 +240,11 @@ ALGORITHM_LEAST_RANKS = Entry(
     "{group} has {ranks} ranks on {own} nodes",
     remedy="Have NCCL use rings: NCCL_ALGO=Ring for the trainers.",
 )
+ALGORITHM_LEAST_GPUS = Entry(
+    "layout.algorithm_least_gpus",
+    "{algorithm} sum over {least} GPUs of a node or more, but group {group} has {own} on each",
+    remedy="Have NCCL use rings: NCCL_ALGO=Ring for the trainers.",
+)
 ALGORITHM_NICS = Entry(
     "layout.algorithm_nics",
     "group {group} uses several NICs of node {node}, and {algorithm} are supported only "

@@ -35,6 +35,8 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of
 from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.nvls_shape import NvlsShape
+from flowcheck.wire.collectives.send_table import Schedule
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
@@ -130,7 +132,9 @@ def _flow(
         return MirrorLoad(line_gbps=pair.gbps)
     share = len(plugs.ports[pair.node, pair.nic])
     each = [
-        _bytes_and_frames(topology, traffic, rings, pair, algorithm)
+        _by_heads(topology, traffic, rings, plugs, pair, algorithm)
+        if spec_of(algorithm).all_ports_of_a_node
+        else _bytes_and_frames(topology, traffic, rings, pair, algorithm)
         for algorithm in topology.algorithms
     ]
     bytes_, frames = max(each)  # of several that take turns: by the one that sends most
@@ -167,6 +171,78 @@ def _bytes_and_frames(
     )
 
 
+def _by_heads(
+    topology: ClusterLayout,
+    traffic: TrafficFigures,
+    rings: Sequence[ChannelRing],
+    plugs: NicCabling,
+    pair: MirroredDirection,
+    algorithm: Algorithm,
+) -> tuple[int, int]:
+    """The same where each NIC of a node carries a share of its own, to and from all other nodes."""
+    carried, answered = Carried(), 0
+    for ring in (ring for ring in rings if not ring.channel):
+        nodes = [ring.group.node(rank) for rank in range(0, ring.ranks, ring.group.gpus)]
+        nics = sorted({plugs.nics[pair.node, gpu] for gpu in ring.group.local(pair.node)})
+        if pair.node not in nodes or pair.nic not in nics:
+            continue
+        shape = NvlsShape(heads=len(nics), channels=ring.channels, nodes=len(nodes))
+        head, own = nics.index(pair.nic), nodes.index(pair.node)
+        for other in (node for node in range(len(nodes)) if node != own):
+            for ends in ((own, other), (other, own)):
+                sent = _of_head(topology, traffic, ring, ends, head, shape, algorithm)
+                if (ends[0] == own) is (pair.direction is MirrorDirection.RX):
+                    carried = carried + sent
+                else:
+                    answered += sent.messages
+    return (
+        carried.frame_bytes + ANSWER_BYTES * answered,
+        carried.frames + ANSWER_FRAMES * answered,
+    )
+
+
+def _of_head(
+    topology: ClusterLayout,
+    traffic: TrafficFigures,
+    ring: ChannelRing,
+    ends: tuple[int, int],
+    head: int,
+    shape: NvlsShape,
+    algorithm: Algorithm,
+) -> Carried:
+    """What one head sends the same of another node of all buckets of a step, on all channels.
+    ends: nodes."""
+    wire, total = _wire(topology, ring), Carried()
+    for size, count in _pieces_of_step(traffic):
+        sent = connection_sends(
+            CollectiveKind.ALL_REDUCE,
+            size,
+            sender=ends[0] * wire.gpus,
+            receiver=ends[1] * wire.gpus,
+            heads=(head,) * shape.channels,
+            nvls=shape,
+            algorithm=algorithm,
+            element_bytes=traffic.element_bytes,
+            ranks=wire.ranks,
+            channels=wire.channels,
+            protocol=Protocol.SIMPLE,
+            era=wire.era,
+            gpus=wire.gpus,
+        )
+        for one in _carried(sent, wire):
+            total = total + one.times(count)
+    return total
+
+
+def _pieces_of_step(traffic: TrafficFigures) -> Iterator[tuple[int, int]]:
+    """(bytes, how many) of the all-reduces of a step."""
+    element = traffic.element_bytes
+    whole = -(-traffic.gradient_bytes // element) * element
+    bucket = min(traffic.bucket_bytes, PIECE_BYTES) // element * element
+    full, rest = divmod(whole, bucket)
+    yield from ((size, count) for size, count in ((bucket, full), (rest, 1)) if size and count)
+
+
 def _links(ring: ChannelRing, algorithm: Algorithm) -> Iterator[tuple[RingLink, int | None]]:
     """Every link of a channel that may carry something, and who reads there (ConnectionEnds): those
     of the ring; where the algorithm has others, those between all nodes."""
@@ -191,21 +267,15 @@ def _in_step(
     algorithm: Algorithm,
 ) -> Carried:
     """What one link of a channel carries of all buckets of a step."""
-    element = traffic.element_bytes
-    whole = -(-traffic.gradient_bytes // element) * element
-    bucket = min(traffic.bucket_bytes, PIECE_BYTES) // element * element
-    full, rest = divmod(whole, bucket)
     wire = _wire(topology, ring)
     total = Carried()
-    for size, count in ((bucket, full), (rest, 1)):
-        if size and count:
-            planned = PlannedCollective(
-                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
-            )
-            sent = _by_channel(
-                size, element, sender, receiver, wire.protocol_of(planned), wire, algorithm
-            )
-            total = total + sent[ring.channel].times(count)
+    for size, count in _pieces_of_step(traffic):
+        planned = PlannedCollective(
+            kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
+        )
+        protocol = wire.protocol_of(planned)
+        sent = _by_channel(size, traffic.element_bytes, sender, receiver, protocol, wire, algorithm)
+        total = total + sent[ring.channel].times(count)
     return total
 
 
@@ -245,6 +315,11 @@ def _by_channel(
         era=wire.era,
         gpus=wire.gpus,
     )
+    return _carried(schedule, wire)
+
+
+def _carried(schedule: Schedule, wire: MirroredPort) -> tuple[Carried, ...]:
+    """[channel] of a schedule."""
     return tuple(
         Carried(
             messages=len(sends),

@@ -11,6 +11,7 @@ from enum import StrEnum
 class Algorithm(StrEnum):
     RING = "ring"
     TREE = "tree"
+    NVLS_TREE = "nvlstree"
     NVLS = "nvls"
     COLLNET = "collnet"
     PAT = "pat"

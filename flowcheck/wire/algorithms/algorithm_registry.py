@@ -12,11 +12,14 @@ from flowcheck.findings.catalog.nccl_transport import (
 )
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec, CollectiveCall, ConnectionEnds
+from flowcheck.wire.algorithms.nvls_tree_algorithm import NVLS_TREE
 from flowcheck.wire.algorithms.ring_algorithm import RING
 from flowcheck.wire.algorithms.tree_algorithm import TREE
 from flowcheck.wire.collectives.double_binary_tree import PerTree
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, WriterRanks
+from flowcheck.wire.collectives.nvls_shape import NO_NVLS, NvlsShape
 from flowcheck.wire.collectives.ring_schedule import RingSetting, Schedule
+from flowcheck.wire.collectives.send_table import no_sends
 
 REFUSED = (
     AlgorithmSpec(
@@ -36,7 +39,9 @@ REFUSED = (
     ),
 )
 """Those that are not followed, each with the reason."""
-ALGORITHMS: dict[Algorithm, AlgorithmSpec] = {spec.name: spec for spec in (RING, TREE, *REFUSED)}
+ALGORITHMS: dict[Algorithm, AlgorithmSpec] = {
+    spec.name: spec for spec in (RING, TREE, NVLS_TREE, *REFUSED)
+}
 """In the order in which an unplanned collective is looked for."""
 
 
@@ -48,16 +53,22 @@ def followed_algorithms() -> tuple[AlgorithmSpec, ...]:
     return tuple(spec for spec in ALGORITHMS.values() if spec.followed)
 
 
-def algorithm_of_link(receiver: int | None, used: Collection[Algorithm] = ()) -> Algorithm:
-    """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`; used:
-    algorithms of the communicator's collectives, as far as they are known.
+def algorithm_of_link(
+    receiver: int | None, used: Collection[Algorithm] = (), trees: PerTree = (True, True)
+) -> Algorithm:
+    """Whose connections those from one rank to another are. receiver, trees: as of
+    `ConnectionEnds`; used: algorithms of the communicator's collectives, as far as they are known.
 
     The ring's own lead to the next rank, and another algorithm may pass there too. All others are
     of an algorithm that has connections beside the ring: the first one that is used.
     """
     if receiver is None:
         return Algorithm.RING
-    beside = [spec.name for spec in followed_algorithms() if spec.beside_ring]
+    beside = [
+        spec.name
+        for spec in followed_algorithms()
+        if spec.beside_ring and (any(trees) or spec.all_ports_of_a_node)
+    ]
     return next((name for name in beside if name in used), beside[0])
 
 
@@ -68,6 +79,8 @@ def connection_sends(
     sender: WriterRanks,
     receiver: int | None = None,
     trees: PerTree = (True, True),
+    heads: tuple[int, ...] = (),
+    nvls: NvlsShape = NO_NVLS,
     algorithm: Algorithm = Algorithm.RING,
     found: int = 0,
     element_bytes: int = 4,
@@ -76,7 +89,7 @@ def connection_sends(
     **ring: Unpack[RingSetting],
 ) -> Schedule:
     """[channel][send] what one edge carries for any collective, by the descriptor of its algorithm.
-    sender, receiver, trees: as of `ConnectionEnds`; the rest as of `CollectiveCall`. Raises
+    sender, receiver, trees, heads: as of `ConnectionEnds`; the rest as of `CollectiveCall`. Raises
     ValueError for an algorithm that is not followed."""
     spec = spec_of(algorithm)
     if spec.sends is None:
@@ -90,5 +103,9 @@ def connection_sends(
         extra_sends=extra_sends,
         found=found,
         ring=ring,
+        nvls=nvls,
     )
-    return spec.sends(call, ConnectionEnds(writers=sender, receiver=receiver, trees=trees))
+    ends = ConnectionEnds(writers=sender, receiver=receiver, trees=trees, heads=heads)
+    sent = spec.sends(call, ends)
+    # The same channels whatever it goes by: those of rings and of NVLS trees may differ in number.
+    return (*sent, *map(no_sends, range(len(sent), nvls.channels)))

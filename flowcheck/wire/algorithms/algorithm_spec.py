@@ -15,6 +15,7 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.chunk_partition import RING_THREADS, ThreadRule
 from flowcheck.wire.collectives.double_binary_tree import PerTree, TreeCommunicator, TreeEdge
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Tuning, WriterRanks
+from flowcheck.wire.collectives.nvls_shape import NO_NVLS, NvlsShape
 from flowcheck.wire.collectives.ring_schedule import RingSetting, Schedule
 
 SendSizeAt = Callable[[int, int], int | None]
@@ -35,6 +36,8 @@ class ConnectionEnds:
     ring's; None: the connections are the ring's."""
     trees: PerTree = (True, True)
     """Which of the two trees pass there, where their ranks are linked."""
+    heads: tuple[int, ...] = ()
+    """[channel] the head whose NVLS tree passes there, `NO_HEAD`: none; (): none on any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class CollectiveCall:
     found: int
     """Channels of NCCL's search, which tell the tree of each; 0: no trees were seen."""
     ring: RingSetting
+    nvls: NvlsShape = NO_NVLS
 
 
 class CommunicatorShape(TreeCommunicator, Shape):
@@ -63,6 +67,10 @@ class CommunicatorShape(TreeCommunicator, Shape):
     def extra_sends(self) -> int: ...
     @property
     def tuning(self) -> Tuning: ...
+    @property
+    def nvls(self) -> NvlsShape:
+        """Its heads and nodes; `NO_NVLS`: no NVLS tree was seen."""
+        ...
 
 
 class EdgeShape(TreeEdge, Shape):
@@ -125,8 +133,12 @@ class AlgorithmSpec:
     most_ranks: int | None = None
     """Of communicators that are followed; None: any number."""
     least_nodes: int = 2
+    least_gpus: int = 1
+    """Of a node."""
     one_port_a_node: bool = False
     """All channels of a node must come and go by one port."""
+    all_ports_of_a_node: bool = False
+    """Each NIC of a node carries its own share of every tensor: all of one node are mirrored."""
     mirror_note: Finding | None = None
     """What `flowcheck ports` adds where it is used; None: nothing."""
 

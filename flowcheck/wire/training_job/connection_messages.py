@@ -173,6 +173,8 @@ def _schedule(job: LearnedJob, edge: Edge, op: CollectiveOp) -> Schedule:
         sender=edge.writers,
         receiver=edge.receiver,
         trees=edge.trees,
+        heads=edge.heads,
+        nvls=communicator.nvls,
         algorithm=op.algorithm,
         found=communicator.found,
         element_bytes=op.element_bytes,

@@ -29,6 +29,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     Tuning,
 )
+from flowcheck.wire.collectives.nvls_shape import NO_NVLS, NvlsShape
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
@@ -50,6 +51,25 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     found: int = 0
     """Number of channels that NCCL's topology search found, which determines the tree of each
     channel; 0: no trees were observed."""
+
+    heads: int = 0
+    """GPUs of each node that write to other nodes by NVLS trees; 0: none were observed."""
+    nvls_channels: int = 0
+    """Channels of these trees."""
+    nvls_chunk_bytes: int = 0
+    """Their largest chunk, bytes; 0: NCCL's usual one (nvls_shape.py)."""
+
+    @property
+    def nvls(self) -> NvlsShape:
+        """What NVLS trees are made of."""
+        if not self.heads:
+            return NO_NVLS
+        return NvlsShape(
+            heads=self.heads,
+            channels=self.nvls_channels,
+            nodes=self.ranks // self.gpus,
+            chunk_bytes=self.nvls_chunk_bytes,
+        )
 
     @property
     def tuning(self) -> Tuning:
@@ -90,6 +110,8 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     ranks, any rank of the node. None: the next rank of the ring."""
     trees: tuple[bool, bool] = (True, True)
     """Which of NCCL's two trees use this link, if the ranks are linked by trees."""
+    heads: tuple[int, ...] = ()
+    """[channel] head of NVLS trees that use this link; -1: none does; (): none on any channel."""
 
     def algorithm_among(self, used: Collection[Algorithm]) -> Algorithm:
         """Algorithm that the connections belong to: the ring, whose links other algorithms may
@@ -97,7 +119,7 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
         # Schedules are columns of numpy, which a command that reads a job file alone does without.
         from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
 
-        return algorithm_of_link(self.receiver, used)
+        return algorithm_of_link(self.receiver, used, self.trees)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel in the order of their turns; () if it was not

@@ -9,6 +9,7 @@ from support.netib.bonded import Bonded
 from support.netib.branches import Branches
 from support.netib.grouped import Grouped
 from support.netib.nodes import ranks_of
+from support.netib.nvls import Heads
 from support.netib.options import Options
 from support.netib.packets import Port
 from support.netib.reduction import Operation
@@ -17,7 +18,7 @@ from support.netib.transport import Connection, QueuePair
 PIPELINE_RANK = 200
 """Stands for the neighbour in the second communicator."""
 METRIC_TREE = "metric tree"
-OF_TREES = {"tree": "dp", METRIC_TREE: "metrics"}
+OF_TREES = {"tree": "dp", METRIC_TREE: "metrics", "nvls": "dp"}
 """{name of trees' own connections: communicator}."""
 TENSOR_RANK = 199
 """Stands for the rank that shares layers with the mirrored one."""
@@ -52,6 +53,12 @@ class Fabric:
         self.metric_trees = Branches(options, METRIC_TREE)
         if options.metric_trees:
             self.metric_trees.join({}, self.connect)
+        self.heads = Heads(options, "nvls")
+        if options.nvls_above:
+            dp = [one for (of, *_), one in self.connections.items() if of == "dp"]
+            there = {(*one.ranks, one.channel): one for one in dp}
+            there |= {(s, r, c): one for (s, c, r), one in self.trees.connections.items()}
+            self.heads.join({(s, c, r): one for (s, r, c), one in there.items()}, self.connect)
         if options.pipeline_bytes:
             self.join_pairs()
 
@@ -99,19 +106,24 @@ class Fabric:
         source: int,
         target: int,
         receiver: int = -1,
+        head: int = -1,
     ) -> Connection:
-        """sender: ring index; of a tree's connection rank, as `receiver` is."""
-        rail = channel % self.options.rails
+        """sender: ring index; of a tree's connection rank, as `receiver` is. head: of an NVLS
+        tree."""
         udp = self.options.manners.udp
         pairs = [
             QueuePair(self.qpn(source), self.qpn(target), udp=udp)
             for _ in range(self.options.qps * self.options.bonded)
         ]
-        src, dst = self.port(source, rail), self.port(target, rail)
         ranks = sender, receiver
         if communicator in ("dp", "metrics"):
             around = ranks_of(self.options, channel)
             ranks = around[sender], around[(sender + 1) % len(around)]
+        rails = (channel % self.options.rails,) * 2 if head < 0 else (head, head)
+        if self.options.ring_exits and head < 0:
+            gpus, each = self.options.gpus, self.options.rails
+            rails = ranks[0] % gpus * each // gpus, ranks[1] % gpus * each // gpus
+        src, dst = self.port(source, rails[0]), self.port(target, rails[1])
         kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection
         if self.options.bonded > 1:
             kind = Bonded
@@ -174,7 +186,7 @@ class Fabric:
                 if place in branches.connections:
                     branches.connections[place].enqueue(operation)
         everyone = [*self.connections.values()]
-        for branches in (self.trees, self.metric_trees):
+        for branches in (self.trees, self.metric_trees, self.heads):
             own = branches.connections.values()
             everyone += [each for each in own if each.communicator == branches.name]
         busy = True
@@ -190,7 +202,9 @@ class Fabric:
         left = [each for each in everyone if each.queue]
         assert not left, f"{len(left)} connections are stuck"
 
-    def branches_of(self, operation: Operation) -> Branches:
+    def branches_of(self, operation: Operation) -> Branches | Heads:
+        if operation.nvls:
+            return self.heads
         return self.metric_trees if operation.about.communicator == "metrics" else self.trees
 
     def wait(self, gap_us: int) -> None:

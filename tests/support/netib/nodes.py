@@ -13,8 +13,14 @@ from support.netib.options import Options
 
 
 @cache
-def order_of(options: Options, channel: int) -> tuple[int, ...]:
+def order_of(options: Options, channel: int, node: int = 0) -> tuple[int, ...]:
     """A node's GPUs from the one that receives to the one that sends, by local rank."""
+    if options.ring_exits:
+        first = channel % options.gpus
+        last = first ^ 1 if options.gpus % 2 == 0 else (first + 1) % options.gpus
+        if options.ring_exits == "crossed" and node % 2:
+            first, last = last, first
+        return (first, *(gpu for gpu in range(options.gpus) if gpu not in (first, last)), last)
     if not options.orders:
         return tuple(range(options.gpus))
     drawn = np.random.default_rng((options.seed, 77, channel % options.orders))
@@ -24,12 +30,13 @@ def order_of(options: Options, channel: int) -> tuple[int, ...]:
 @cache
 def ranks_of(options: Options, channel: int) -> tuple[int, ...]:
     """[ring index] the rank that stands there."""
-    order = order_of(options, channel)
     nodes = list(range(options.ranks // options.gpus))
     if options.manners.ring:
         seed = options.seed, 78, channel * (options.manners.ring == "each")
         nodes = [int(n) for n in np.random.default_rng(seed).permutation(len(nodes))]
-    whole = [node * options.gpus + local for node in nodes for local in order]
+    whole = [
+        node * options.gpus + local for node in nodes for local in order_of(options, channel, node)
+    ]
     first = whole.index(0)
     return (*whole[first:], *whole[:first])
 

@@ -107,6 +107,17 @@ class Options:
     tree_chain: str = "ring"
     """A node's GPUs in a tree, the parent's end first: as the ring has them, or "back": its first
     one, then the others from the last on."""
+    nvls_above: int = 0
+    """All-reduces of as many bytes or more go by NVLS trees; 0: none do."""
+    nvls_channels: int = 16
+    nvls_start: int = 0
+    """Bytes of a chunk to begin with; 0: by release."""
+    heads: int = 0
+    """GPUs of a node that write to other nodes then, each by a NIC of its own: rails. 0: all."""
+    ring_exits: str = ""
+    """Where a channel's ring leaves a node: at the last GPU of its order, by the channel's NIC;
+    "own": each channel enters at a GPU of its own and leaves at the next, or where nodes take turns
+    at the former ("crossed"), each by that GPU's NIC."""
     registered: bool = False
     """Broadcasts and gathers in Simple go straight to registered user buffers."""
     grouped: int = 1
@@ -133,6 +144,12 @@ class Options:
     duplicates: int = 0
     retransmits: int = 0
     manners: Manners = field(default_factory=Manners)
+
+    def __post_init__(self) -> None:
+        if self.nvls_above and not self.heads:
+            object.__setattr__(self, "heads", self.gpus)
+        if self.nvls_above:
+            object.__setattr__(self, "rails", self.heads)
 
     @property
     def nodes(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from support.netib.layouts import slices
 from support.netib.nodes import ranks_of, visible
+from support.netib.nvls import nvls_links
 from support.netib.options import Collective, Options
 from support.netib.partition import Shape, over, plan, up
 from support.netib.tree import Links, told, tree_links
@@ -29,6 +30,8 @@ class Operation:
     """Of a broadcast."""
     links: Links = field(default_factory=dict)
     """In place of `loads`, of a tree: what each of its links carries."""
+    nvls: bool = False
+    """The tree is an NVLS tree."""
     gap_us: int = 0
     """Quiet time before; 0: it may begin while other channels end the one before."""
     first_frame: int = -1
@@ -59,6 +62,11 @@ def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
     count, each = len(parts[0]), parts[0].element_size()
     if count * each < options.tree_below:
         return tree(options, parts)
+    if options.nvls_above and count * each >= options.nvls_above:
+        links, total, visible = nvls_links(options, parts)
+        about = told(octets(total), "Simple", visible)
+        used = sorted({channel for _, channel, _ in links})
+        return Operation(about, {}, 1, 0, used, links=links, nvls=True)
     protocol = options.protocol_for(count * each)
     shape = shape_of(options, "all_reduce", count, each, protocol)
     result = torch.empty_like(parts[0])
@@ -70,8 +78,8 @@ def all_reduce(options: Options, parts: list[torch.Tensor]) -> Operation:
         for chunks in loops:
             hop_by_hop(options, turn, result, chunks, channel, shape.slices, loads)
             final += sum(n for k, (_, n) in enumerate(chunks) if seen(options, k, channel))
-    told = Collective("all_reduce", "dp", protocol, octets(result), visible=final / count)
-    return Operation(told, loads, shape.slices, 1, list(planned))
+    about = told(octets(result), protocol, final / count)
+    return Operation(about, loads, shape.slices, 1, list(planned))
 
 
 def tree(options: Options, parts: list[torch.Tensor]) -> Operation:

@@ -158,7 +158,9 @@ MOST_CHANNELS = 64
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of RoCE in bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
 PARALLEL_SIZES = ("tp", "cp", "dp", "pp")
-SEVERAL_ALGORITHMS = {"both": tuple(spec.name for spec in followed_algorithms())}
+SEVERAL_ALGORITHMS = {
+    "both": tuple(spec.name for spec in followed_algorithms() if not spec.all_ports_of_a_node)
+}
 """Values of the `algorithm` key that stand for several algorithms, between which NCCL's tuner
 switches."""
 

@@ -2,7 +2,7 @@
 
 By NCCL's schedule, as the descriptor of each algorithm has it (wire/algorithms): of a ring, the
 link out of ring index i carries every chunk but one; of a tree, both directions of a port together
-show all.
+show all; of an NVLS tree, those of all ports of a node.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_layouts import (
+    ALGORITHM_LEAST_GPUS,
     ALGORITHM_LEAST_RANKS,
     ALGORITHM_NICS,
     ALGORITHM_RANKS,
@@ -31,8 +32,9 @@ from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec
 
 MOST_CHUNKS = 8
 """Chunks that an error message lists. A choice of layout."""
-_TapPlace = tuple[int, int, tuple[MirrorDirection, ...]]
-"""(node, NIC, directions that are mirrored together)."""
+_TapPlace = tuple[int, tuple[int, ...], tuple[MirrorDirection, ...]]
+"""(node, NICs, directions) that are mirrored together."""
+_BOTH = (MirrorDirection.RX, MirrorDirection.TX)
 
 
 class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -121,9 +123,14 @@ def coverage_problem(
     wants: list[CoverageGoal] = []
     shows: dict[_TapPlace, dict[str, int]] = {}
     for ring in rings:
-        goals = [(_goal(ring, spec), spec.final_chunks) for spec in specs]
+        goals = [(_goal(ring, spec), spec) for spec in specs]
         wants += [goal for goal, _ in goals]
-        for link, (goal, final_chunks) in product(ring.links, reversed(goals)):
+        for goal in (goal for goal, spec in goals if spec.all_ports_of_a_node):
+            for node, nics in _nics_of_nodes(ring, plugs).items():
+                shows.setdefault((node, nics, _BOTH), {})[goal.name] = goal.whole
+        by_link = [(goal, spec) for goal, spec in goals if not spec.all_ports_of_a_node]
+        for link, (goal, spec) in product(ring.links, reversed(by_link)):
+            final_chunks = spec.final_chunks
             bits = goal.whole
             if final_chunks is not None:
                 final = final_chunks(link.sender, ring.ranks)
@@ -133,8 +140,11 @@ def coverage_problem(
                 own[goal.name] = own.get(goal.name, 0) | bits
     order = _preferred(rings)
     taps = [
-        PortTap(pairs=_pairs(plugs.ports[node, nic], ways), shows=shown)
-        for (node, nic, ways), shown in shows.items()
+        PortTap(
+            pairs=_pairs([plug for nic in nics for plug in plugs.ports[node, nic]], ways),
+            shows=shown,
+        )
+        for (node, nics, ways), shown in shows.items()
     ]
     taps.sort(key=lambda tap: (tap.pairs[0].direction is MirrorDirection.TX, *_place(tap, order)))
     return CoverageProblem(goals=tuple(wants), taps=tuple(taps))
@@ -143,13 +153,25 @@ def coverage_problem(
 def _places(link: RingLink, together: bool) -> Iterator[_TapPlace]:
     """Where a link is seen: as its sender sends and as its receiver receives. together: a port is
     mirrored in both directions, or not at all."""
-    both = (MirrorDirection.RX, MirrorDirection.TX)
-    yield link.out_of, link.nic_out, both if together else both[:1]
-    yield link.into, link.nic_in, both if together else both[1:]
+    yield link.out_of, (link.nic_out,), _BOTH if together else _BOTH[:1]
+    yield link.into, (link.nic_in,), _BOTH if together else _BOTH[1:]
+
+
+def _nics_of_nodes(ring: ChannelRing, plugs: NicCabling) -> dict[int, tuple[int, ...]]:
+    """{node of the group: NICs that are the nearest of one of its GPUs}."""
+    group = ring.group
+    return {
+        node: tuple(sorted({plugs.nics[node, gpu] for gpu in group.local(node)}))
+        for node in (link.out_of for link in ring.links)
+    }
 
 
 def _check_sizes(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
     for ring in rings:
+        if ring.group.gpus < spec.least_gpus:
+            told = {"algorithm": spec.plural, "least": spec.least_gpus}
+            why = ALGORITHM_LEAST_GPUS(group=ring.group.name, own=ring.group.gpus, **told)
+            raise ConfigError("algorithm", str(spec.name), why)
         most = ring.ranks if spec.most_ranks is None else spec.most_ranks
         if spec.least_ranks <= ring.ranks <= most and len(ring.links) >= spec.least_nodes:
             continue
