@@ -79,29 +79,41 @@ static int progress_ends(const struct fcl_comm *comm, struct fcl_ends *ends, uin
 {
 	int work = 0;
 
-	for (uint32_t channel = 0; ends->connected && channel < comm->settings.channels;
-	     channel++) {
-		int in = fcl_in_progress(&ends->in[channel]);
-		int out = in < 0 ? in : fcl_out_progress(&ends->out[channel]);
+	for (uint32_t channel = 0; channel < comm->settings.channels; channel++) {
+		struct fcl_in *from = &ends->in[channel];
+		struct fcl_out *to = &ends->out[channel];
+		int in = from->connected ? fcl_in_progress(from) : 0;
+		int out = in >= 0 && to->connected ? fcl_out_progress(to) : 0;
 
-		if (out < 0)
-			return out;
+		if (in < 0 || out < 0)
+			return in < 0 ? in : out;
 		work += in + out;
-		*waiting += ends->out[channel].filled - ends->out[channel].acknowledged;
+		if (to->comm != NULL)
+			*waiting += to->filled - to->acknowledged;
 	}
+	return work;
+}
+
+static int progress_links(struct fcl_comm *comm, uint64_t *waiting)
+{
+	int work = 0;
+
+	for (struct fcl_link *link = comm->links; link != NULL; link = link->next)
+		for (uint32_t room = 0; room < FCL_ROOMS; room++) {
+			int moved = progress_ends(comm, &link->rooms[room], waiting);
+
+			if (moved < 0)
+				return moved;
+			work += moved;
+		}
 	return work;
 }
 
 static int progress_all(struct fcl_comm *comm, uint64_t *waiting)
 {
 	int work = fcl_lane_progress(comm, &comm->collectives);
-	int moved = work < 0 ? work : progress_ends(comm, &comm->ring, waiting);
+	int moved = work < 0 ? work : progress_links(comm, waiting);
 
-	for (struct fcl_peer *branch = comm->branches; moved >= 0 && branch != NULL;
-	     branch = branch->next) {
-		work += moved;
-		moved = progress_ends(comm, &branch->ends, waiting);
-	}
 	for (struct fcl_peer *peer = comm->peers; moved >= 0 && peer != NULL; peer = peer->next) {
 		struct fcl_lane *const lanes[] = { &peer->sends, &peer->receives };
 
@@ -161,35 +173,31 @@ static int check_settings(const struct fcl_comm_settings *settings)
 	return 0;
 }
 
-static void close_all(struct fcl_comm *comm, struct fcl_peer **peers)
-{
-	while (*peers != NULL) {
-		struct fcl_peer *peer = *peers;
-
-		*peers = peer->next;
-		fcl_peer_close(comm, peer);
-	}
-}
-
 static void release(struct fcl_comm *comm)
 {
-	close_all(comm, &comm->peers);
-	close_all(comm, &comm->branches);
+	while (comm->peers != NULL) {
+		struct fcl_peer *peer = comm->peers;
+
+		comm->peers = peer->next;
+		fcl_peer_close(comm, peer);
+	}
+	fcl_links_close(comm);
 	fcl_lane_close(comm, &comm->collectives);
-	fcl_ends_close(comm, &comm->ring);
+	fcl_places_close(&comm->places);
 }
 
 static int open_on_node(void *argument)
 {
 	struct fcl_comm *comm = argument;
-	int result = fcl_lane_open(comm, &comm->collectives);
+	int result = fcl_places_open(&comm->places, &comm->settings);
 
-	if (result == 0 && comm->settings.ranks > 1)
-		result = fcl_ring_ends_open(comm);
+	if (result == 0)
+		result = fcl_lane_open(comm, &comm->collectives);
 	if (result < 0) {
 		release(comm);
 		return result;
 	}
+	comm->settings.orders = comm->settings.hosts = NULL; /* the caller's memory */
 	comm->next = comm->node->comms;
 	comm->node->comms = comm;
 	return 0;

@@ -27,7 +27,7 @@ enum fcl_type {
 	FCL_FLOAT64
 };
 enum fcl_reduction { FCL_SUM, FCL_AVG, FCL_MIN, FCL_MAX, FCL_PROD };
-enum { FCL_MOST_BRANCHES = 6 };
+enum fcl_algorithm { FCL_RING, FCL_TREE, FCL_ALGORITHMS };
 enum fcl_protocol { FCL_LL, FCL_LL128, FCL_SIMPLE, FCL_ANY_PROTOCOL };
 
 struct fcl_comm_settings {
@@ -36,6 +36,9 @@ struct fcl_comm_settings {
 	uint32_t protocol;     /* enum fcl_protocol; FCL_ANY_PROTOCOL: by size */
 	uint32_t buffer_bytes; /* NCCL_BUFFSIZE; 0: default */
 	uint64_t tree_below;   /* all-reduces of fewer bytes go by trees, but averages */
+	/* Where ranks are: copied; NULL: a host each, rings in the order of ranks. */
+	const uint32_t *orders; /* [channel][ranks]: the channel's ring, from rank 0 on */
+	const uint32_t *hosts;  /* [ranks]: a number for each rank's host */
 };
 
 struct fcl_operation {
@@ -56,26 +59,33 @@ int fcl_node_open(const struct fcl_net_settings *settings, struct fcl_node **nod
 void fcl_node_close(struct fcl_node *node);
 void fcl_node_read(struct fcl_node *node, struct fcl_net_counters *out);
 
-/* Connections are made lazily per peer as NCCL does; handles are exchanged by the caller:
- * fcl_comm_open fills `handles` (ring: 2 per channel: recv-from-previous, send-to-next), the caller swaps
- * them through torch's store, then fcl_comm_connect takes the previous rank's send handles and the next
- * rank's recv handles. Point-to-point connections are made by fcl_comm_peer_*, the same way. */
 int fcl_comm_open(struct fcl_node *node, const struct fcl_comm_settings *settings,
 		  struct fcl_comm **comm);
+/* The algorithm that an operation, not one of a peer, will take: enum fcl_algorithm; negative: none, as
+ * nothing is to be moved. */
+int fcl_comm_algorithm(const struct fcl_comm *comm, const struct fcl_operation *operation);
+/* Whether some operation may take an algorithm. */
+int fcl_comm_uses(const struct fcl_comm *comm, uint32_t algorithm);
+
+/* Connections are made per algorithm, as NCCL does, and kept for all that use them; handles are exchanged by
+ * the caller, through torch's store. fcl_comm_open_links opens what is not open yet and writes the ranks at
+ * the other ends into `ranks` (room for all of the communicator); it returns how many those are. With each of
+ * them fcl_comm_link_bytes of handles are swapped. */
+int fcl_comm_open_links(struct fcl_comm *comm, uint32_t algorithm, uint32_t *ranks);
+uint32_t fcl_comm_link_bytes(const struct fcl_comm *comm);
+int fcl_comm_link_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles);
+int fcl_comm_link_connect(struct fcl_comm *comm, uint32_t algorithm, uint32_t peer,
+			  const uint8_t *handles);
+
+/* The same for send and recv, of twice fcl_comm_handles_bytes: the sending halves, then the receiving
+ * halves. */
 uint32_t fcl_comm_handles_bytes(const struct fcl_comm *comm);
-int fcl_comm_handles(struct fcl_comm *comm, uint8_t *to_previous, uint8_t *to_next);
-int fcl_comm_connect(struct fcl_comm *comm, const uint8_t *from_previous, const uint8_t *from_next);
 int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles);
 int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles);
-/* The same for what trees have and the ring has not: the ranks, FCL_MOST_BRANCHES at most; their count. */
-uint32_t fcl_comm_branches(const struct fcl_comm *comm, uint32_t *ranks);
-int fcl_comm_branch_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles);
-int fcl_comm_branch_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles);
 void fcl_comm_close(struct fcl_comm *comm);
 
 /* What goes to a peer and what comes from it are queues of their own: operations run in order of submission
- * within the collectives, within the sends to one peer and within the receives from one peer.
- * `handles` of a peer are twice fcl_comm_handles_bytes: its sending halves, then its receiving halves. */
+ * within the collectives, within the sends to one peer and within the receives from one peer. */
 
 /* Queues an operation; *ticket counts operations of the communicator from 1. */
 int fcl_submit(struct fcl_comm *comm, const struct fcl_operation *operation, uint64_t *ticket);

@@ -59,6 +59,8 @@ static struct fcl_kernel *kernel_for(struct fcl_comm *comm, struct fcl_lane *lan
 	kernel->channel = nth % comm->settings.channels;
 	kernel->rank = comm->settings.rank;
 	kernel->ranks = comm->settings.ranks;
+	kernel->order = fcl_order(&comm->places, kernel->channel);
+	kernel->index = comm->places.indices[kernel->channel];
 	kernel->root = operation->peer;
 	kernel->scratch = comm->node->scratch;
 	kernel->input = operation->input;
@@ -74,15 +76,45 @@ static struct fcl_kernel *kernel_for(struct fcl_comm *comm, struct fcl_lane *lan
 	return kernel;
 }
 
+/* Nothing to move, or nobody to move it to: no message, as NCCL. */
+static int is_alone(const struct fcl_comm *comm, const struct fcl_operation *operation)
+{
+	int to_peer = operation->kind == FCL_SEND || operation->kind == FCL_RECV;
+
+	return !to_peer && (operation->count == 0 || comm->settings.ranks == 1);
+}
+
+/* The larger of all a rank sends or receives. */
+static uint64_t bytes_of(const struct fcl_comm *comm, const struct fcl_operation *operation)
+{
+	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_REDUCE_SCATTER;
+
+	return operation->count * fcl_type_bytes(operation->type) *
+	       (by_rank ? comm->settings.ranks : 1);
+}
+
+int fcl_comm_uses(const struct fcl_comm *comm, uint32_t algorithm)
+{
+	if (algorithm == FCL_TREE)
+		return comm->places.flat && comm->settings.tree_below > 0;
+	return algorithm == FCL_RING;
+}
+
+int fcl_comm_algorithm(const struct fcl_comm *comm, const struct fcl_operation *operation)
+{
+	if (is_alone(comm, operation))
+		return -1;
+	if (operation->kind == FCL_ALL_REDUCE && operation->reduction != FCL_AVG &&
+	    fcl_comm_uses(comm, FCL_TREE) && bytes_of(comm, operation) < comm->settings.tree_below)
+		return FCL_TREE;
+	return FCL_RING;
+}
+
 static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *operation,
 		     struct fcl_plan *plan)
 {
 	uint32_t element = fcl_type_bytes(operation->type);
-	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_REDUCE_SCATTER;
-	uint64_t bytes = operation->count * element * (by_rank ? comm->settings.ranks : 1);
 	uint32_t protocol = comm->settings.protocol;
-	int tree = operation->kind == FCL_ALL_REDUCE && operation->reduction != FCL_AVG &&
-		   bytes < comm->settings.tree_below;
 	struct fcl_request request = {
 		.version = comm->node->version,
 		.ranks = comm->settings.ranks,
@@ -90,8 +122,10 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 		.kind = operation->kind,
 		.element_bytes = is_moved(operation->kind) ? 1 : element,
 		.count = is_moved(operation->kind) ? operation->count * element : operation->count,
-		.protocol = protocol == FCL_ANY_PROTOCOL ? fcl_protocol_for(bytes) : protocol,
-		.tree = tree,
+		.protocol = protocol == FCL_ANY_PROTOCOL
+				    ? fcl_protocol_for(bytes_of(comm, operation))
+				    : protocol,
+		.tree = fcl_comm_algorithm(comm, operation) == FCL_TREE,
 	};
 
 	fcl_plan_make(plan, &request, &comm->geometry);
@@ -102,8 +136,11 @@ static int start_tree(struct fcl_comm *comm, struct fcl_lane *lane, struct fcl_k
 		      const struct fcl_slots *slots, uint64_t turns)
 {
 	struct fcl_kernel *behind;
+	int running = fcl_tree_begin(comm, kernel, slots, turns);
 
-	if (fcl_tree_begin(comm, kernel, slots, turns) > 1) {
+	if (running < 0)
+		return running;
+	if (running > 1) {
 		behind = kernel_for(comm, lane, comm->settings.channels + kernel->channel);
 		if (behind == NULL)
 			return -ENOMEM;
@@ -116,6 +153,24 @@ static int start_tree(struct fcl_comm *comm, struct fcl_lane *lane, struct fcl_k
 		behind->body = fcl_kernel_tree_down;
 		fcl_kernel_start(behind);
 	}
+	fcl_kernel_start(kernel);
+	return 0;
+}
+
+static int start_ring(struct fcl_comm *comm, struct fcl_kernel *kernel,
+		      const struct fcl_slots *slots, uint64_t messages)
+{
+	const struct fcl_plan *plan = kernel->plan;
+	uint32_t channel = kernel->channel, last = comm->settings.ranks - 1;
+
+	kernel->from =
+		fcl_link_in(comm, fcl_after(&comm->places, channel, last), FCL_FLOWS, channel);
+	kernel->to = fcl_link_out(comm, fcl_after(&comm->places, channel, 1), FCL_FLOWS, channel);
+	if (kernel->from == NULL || kernel->to == NULL)
+		return -ENOTCONN;
+	fcl_out_begin(kernel->to, slots, kernel->protocol, plan->chunk_steps, plan->slice_steps);
+	fcl_in_begin(kernel->from, slots, kernel->protocol, plan->chunk_steps, plan->slice_steps,
+		     messages);
 	fcl_kernel_start(kernel);
 	return 0;
 }
@@ -134,11 +189,10 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 	uint32_t receives = fcl_kernel_receives(kind, comm->settings.rank, comm->settings.ranks,
 						job->operation.peer);
 	struct fcl_slots slots;
+	int result;
 
 	plan_for(comm, &job->operation, plan);
 	job->outcome.protocol = plan->request.protocol;
-	if (plan->request.tree && fcl_tree_ready(comm) < 0)
-		return -ENOTCONN;
 	fcl_slots_ring(&slots, &comm->geometry, plan->request.protocol, plan->slice_steps);
 	for (uint32_t channel = 0; channel < plan->used; channel++) {
 		uint64_t turns = fcl_loop_count(plan, channel);
@@ -154,18 +208,11 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		kernel->protocol = plan->request.protocol;
 		kernel->slices = plan->chunk_steps / plan->slice_steps;
 		job->outcome.channels++;
-		if (plan->request.tree) {
-			if (start_tree(comm, lane, kernel, &slots, turns) < 0)
-				return -ENOMEM;
-			continue;
-		}
-		kernel->from = &comm->ring.in[channel];
-		kernel->to = &comm->ring.out[channel];
-		fcl_out_begin(kernel->to, &slots, kernel->protocol, plan->chunk_steps,
-			      plan->slice_steps);
-		fcl_in_begin(kernel->from, &slots, kernel->protocol, plan->chunk_steps,
-			     plan->slice_steps, turns * receives * kernel->slices);
-		fcl_kernel_start(kernel);
+		result = plan->request.tree ? start_tree(comm, lane, kernel, &slots, turns)
+					    : start_ring(comm, kernel, &slots,
+							 turns * receives * kernel->slices);
+		if (result < 0)
+			return result;
 	}
 	return 0;
 }
@@ -177,6 +224,7 @@ static int start_peer(struct fcl_comm *comm, struct fcl_lane *lane)
 	uint64_t bytes = job->operation.count * fcl_type_bytes(job->operation.type), part = bytes;
 	uint64_t message = FCL_PEER_CHUNK_BYTES;
 	int sends = job->operation.kind == FCL_SEND;
+	int local = fcl_is_local(&comm->places, job->operation.peer);
 	uint32_t channels = 1;
 
 	while (channels * 2 <= comm->settings.channels && part > PEER_PART_BYTES) {
@@ -207,12 +255,12 @@ static int start_peer(struct fcl_comm *comm, struct fcl_lane *lane)
 		kernel->from = &peer->ends.in[channel];
 		kernel->to = &peer->ends.out[channel];
 		if (sends) {
-			fcl_slots_peer(&slots, 0);
+			fcl_slots_peer(&slots, 0, !local);
 			fcl_out_begin(kernel->to, &slots, FCL_SIMPLE, 1, 1);
 		} else {
 			uint64_t messages = (kernel->bytes + message - 1) / message;
 
-			fcl_slots_peer(&slots, channel);
+			fcl_slots_peer(&slots, local ? 0 : channel, !local);
 			fcl_in_begin(kernel->from, &slots, FCL_SIMPLE, 1, 1,
 				     messages > 0 ? messages : 1);
 		}
@@ -222,19 +270,11 @@ static int start_peer(struct fcl_comm *comm, struct fcl_lane *lane)
 	return 0;
 }
 
-/* Nothing to move, or nobody to move it to: no message, as NCCL. */
-static int is_local(const struct fcl_comm *comm, const struct fcl_operation *operation)
-{
-	int to_peer = operation->kind == FCL_SEND || operation->kind == FCL_RECV;
-
-	return !to_peer && (operation->count == 0 || comm->settings.ranks == 1);
-}
-
 static int start(struct fcl_comm *comm, struct fcl_lane *lane)
 {
 	const struct fcl_operation *operation = &lane->first->operation;
 
-	if (is_local(comm, operation)) {
+	if (is_alone(comm, operation)) {
 		if (operation->count > 0 && operation->input != operation->output)
 			memcpy(operation->output, operation->input,
 			       operation->count * fcl_type_bytes(operation->type));

@@ -4,6 +4,7 @@
 
 #include "fcl_kernel.h"
 #include "fcl_node.h"
+#include "fcl_places.h"
 
 struct fcl_job {
 	struct fcl_operation operation;
@@ -25,12 +26,18 @@ struct fcl_lane {
 	struct fcl_plan plan;       /* of the first job, a collective */
 };
 
-/* Handles and connections of one neighbour relation, by channel. */
+/* Handles and connections of one neighbour relation, by channel; not every channel has each. */
 struct fcl_ends {
 	struct fcl_in *in;
 	struct fcl_out *out;
 	uint8_t *in_handles, *out_handles;
-	int connected;
+};
+
+/* What collectives use towards a rank: by fcl_room. */
+struct fcl_link {
+	uint32_t rank;
+	struct fcl_ends rooms[FCL_ROOMS];
+	struct fcl_link *next;
 };
 
 struct fcl_peer {
@@ -40,6 +47,7 @@ struct fcl_peer {
 	uint8_t *pool;
 	uint64_t pool_bytes;
 	struct fcl_region *region;
+	int connected;
 	struct fcl_peer *next;
 };
 
@@ -47,11 +55,11 @@ struct fcl_comm {
 	struct fcl_node *node;
 	struct fcl_comm_settings settings;
 	struct fcl_geometry geometry;
-	struct fcl_ends ring;
+	struct fcl_places places;
+	struct fcl_link *links;
 	struct fcl_lane collectives;
-	struct fcl_peer *peers;
-	struct fcl_peer *branches; /* who is linked to us by trees; no lanes */
-	int failed;                /* negative errno; no operation runs any more */
+	struct fcl_peer *peers; /* of send and recv */
+	int failed;             /* negative errno; no operation runs any more */
 	struct fcl_comm *next;
 
 	/* Under the node's lock. */
@@ -63,21 +71,27 @@ struct fcl_comm {
 };
 
 /* Connections (fcl_comm_connect.c), on the node's thread. */
-int fcl_ring_ends_open(struct fcl_comm *comm);
 int fcl_peer_open(struct fcl_comm *comm, uint32_t rank, struct fcl_peer **peer);
-int fcl_ends_connect(struct fcl_comm *comm, struct fcl_ends *ends, const uint8_t *senders,
-		     const uint8_t *receivers);
+int fcl_ends_allocate(struct fcl_ends *ends, uint32_t channels);
+/* An end of a collective's connection on `channel`, open when this returns 0. */
+int fcl_out_open(struct fcl_comm *comm, struct fcl_ends *ends, uint32_t peer, uint32_t channel);
+int fcl_in_open(struct fcl_comm *comm, struct fcl_ends *ends, uint32_t peer, uint32_t channel);
+/* With the peer's handle of the other end. */
+int fcl_out_connect(struct fcl_comm *comm, struct fcl_out *out, const uint8_t *handle);
+int fcl_in_connect(struct fcl_comm *comm, struct fcl_in *in, const uint8_t *handle);
 void fcl_ends_close(struct fcl_comm *comm, struct fcl_ends *ends);
 void fcl_peer_close(struct fcl_comm *comm, struct fcl_peer *peer);
 struct fcl_peer *fcl_peer_find(struct fcl_comm *comm, uint32_t rank);
-int fcl_branch_open(struct fcl_comm *comm, uint32_t rank, struct fcl_peer **branch);
-struct fcl_peer *fcl_branch_find(struct fcl_comm *comm, uint32_t rank);
 
-/* Trees (fcl_comm_tree.c): 0 if all their connections stand; how many kernels a channel has, whose first
- * one is ready to start then, the second one a copy of it that takes sums down. */
-int fcl_tree_ready(struct fcl_comm *comm);
-uint32_t fcl_tree_begin(struct fcl_comm *comm, struct fcl_kernel *kernel,
-			const struct fcl_slots *slots, uint64_t turns);
+/* Links (fcl_comm_links.c). The ends of a connection; NULL with the sentence set where there is none yet. */
+struct fcl_out *fcl_link_out(struct fcl_comm *comm, uint32_t rank, uint32_t room, uint32_t channel);
+struct fcl_in *fcl_link_in(struct fcl_comm *comm, uint32_t rank, uint32_t room, uint32_t channel);
+void fcl_links_close(struct fcl_comm *comm);
+
+/* Trees (fcl_comm_tree.c): how many kernels a channel has, whose first one is ready to start then, the
+ * second one a copy of it that takes sums down; or a negative errno. */
+int fcl_tree_begin(struct fcl_comm *comm, struct fcl_kernel *kernel, const struct fcl_slots *slots,
+		   uint64_t turns);
 
 /* Operations (fcl_comm_run.c): how much was done, or the negative errno of what failed. */
 int fcl_lane_progress(struct fcl_comm *comm, struct fcl_lane *lane);

@@ -6,65 +6,21 @@
 #include "fcl_comm_state.h"
 #include "fcl_error.h"
 
-uint32_t fcl_comm_handles_bytes(const struct fcl_comm *comm)
-{
-	return comm->settings.channels * FCL_HANDLE_BYTES;
-}
-
-int fcl_comm_handles(struct fcl_comm *comm, uint8_t *to_previous, uint8_t *to_next)
-{
-	if (comm->settings.ranks == 1)
-		return fcl_fail(EINVAL, "a communicator of one rank has no connections");
-	memcpy(to_previous, comm->ring.in_handles, fcl_comm_handles_bytes(comm));
-	memcpy(to_next, comm->ring.out_handles, fcl_comm_handles_bytes(comm));
-	return 0;
-}
-
 struct connecting {
 	struct fcl_comm *comm;
-	int branch; /* the peer's place in the trees is meant */
 	uint32_t peer;
 	const uint8_t *senders, *receivers;
 	uint8_t *handles;
 };
 
-static int connect_on_node(void *argument)
-{
-	struct connecting *connecting = argument;
-
-	return fcl_ends_connect(connecting->comm, &connecting->comm->ring, connecting->senders,
-				connecting->receivers);
-}
-
-int fcl_comm_connect(struct fcl_comm *comm, const uint8_t *from_previous, const uint8_t *from_next)
-{
-	struct connecting connecting = { .comm = comm,
-					 .senders = from_previous,
-					 .receivers = from_next };
-
-	if (comm->settings.ranks == 1)
-		return fcl_fail(EINVAL, "a communicator of one rank has no connections");
-	return fcl_node_call(comm->node, connect_on_node, &connecting);
-}
-
-static struct fcl_peer *peer_of(const struct connecting *connecting)
-{
-	struct fcl_peer *(*find)(struct fcl_comm *, uint32_t) =
-		connecting->branch ? fcl_branch_find : fcl_peer_find;
-
-	return find(connecting->comm, connecting->peer);
-}
-
 static int peer_handles_on_node(void *argument)
 {
 	struct connecting *connecting = argument;
-	struct fcl_peer *peer = peer_of(connecting);
+	struct fcl_peer *peer = fcl_peer_find(connecting->comm, connecting->peer);
 	uint32_t half = fcl_comm_handles_bytes(connecting->comm);
 
 	if (peer == NULL) {
-		int (*open)(struct fcl_comm *, uint32_t, struct fcl_peer **) =
-			connecting->branch ? fcl_branch_open : fcl_peer_open;
-		int result = open(connecting->comm, connecting->peer, &peer);
+		int result = fcl_peer_open(connecting->comm, connecting->peer, &peer);
 
 		if (result < 0)
 			return result;
@@ -82,42 +38,40 @@ static int check_peer(const struct fcl_comm *comm, uint32_t peer)
 	return 0;
 }
 
-static int handles_of(struct fcl_comm *comm, uint32_t peer, int branch, uint8_t *handles)
+int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
 {
-	struct connecting connecting = {
-		.comm = comm, .branch = branch, .peer = peer, .handles = handles
-	};
+	struct connecting connecting = { .comm = comm, .peer = peer, .handles = handles };
 	int result = check_peer(comm, peer);
 
 	return result < 0 ? result : fcl_node_call(comm->node, peer_handles_on_node, &connecting);
 }
 
-int fcl_comm_peer_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
-{
-	return handles_of(comm, peer, 0, handles);
-}
-
-int fcl_comm_branch_handles(struct fcl_comm *comm, uint32_t peer, uint8_t *handles)
-{
-	return handles_of(comm, peer, 1, handles);
-}
-
 static int peer_connect_on_node(void *argument)
 {
 	struct connecting *connecting = argument;
-	struct fcl_peer *peer = peer_of(connecting);
+	struct fcl_comm *comm = connecting->comm;
+	struct fcl_peer *peer = fcl_peer_find(comm, connecting->peer);
+	int result = 0;
 
-	if (peer == NULL || peer->ends.connected)
+	if (peer == NULL || peer->connected)
 		return fcl_fail(EINVAL, "rank %u has no open half of a connection",
 				connecting->peer);
-	return fcl_ends_connect(connecting->comm, &peer->ends, connecting->senders,
-				connecting->receivers);
+	for (uint32_t channel = 0; result == 0 && channel < comm->settings.channels; channel++) {
+		uint32_t at = channel * FCL_HANDLE_BYTES;
+
+		result =
+			fcl_out_connect(comm, &peer->ends.out[channel], connecting->receivers + at);
+		if (result == 0)
+			result = fcl_in_connect(comm, &peer->ends.in[channel],
+						connecting->senders + at);
+	}
+	peer->connected = result == 0;
+	return result;
 }
 
-static int connect_with(struct fcl_comm *comm, uint32_t peer, int branch, const uint8_t *handles)
+int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
 {
 	struct connecting connecting = { .comm = comm,
-					 .branch = branch,
 					 .peer = peer,
 					 .senders = handles,
 					 .receivers = handles + fcl_comm_handles_bytes(comm) };
@@ -125,22 +79,12 @@ static int connect_with(struct fcl_comm *comm, uint32_t peer, int branch, const 
 	return fcl_node_call(comm->node, peer_connect_on_node, &connecting);
 }
 
-int fcl_comm_peer_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
-{
-	return connect_with(comm, peer, 0, handles);
-}
-
-int fcl_comm_branch_connect(struct fcl_comm *comm, uint32_t peer, const uint8_t *handles)
-{
-	return connect_with(comm, peer, 1, handles);
-}
-
 static int is_connected(void *argument)
 {
 	struct connecting *connecting = argument;
 	struct fcl_peer *peer = fcl_peer_find(connecting->comm, connecting->peer);
 
-	return peer != NULL && peer->ends.connected;
+	return peer != NULL && peer->connected;
 }
 
 static int check_operation(struct fcl_comm *comm, const struct fcl_operation *operation)

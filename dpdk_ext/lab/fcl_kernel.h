@@ -21,6 +21,8 @@ struct fcl_kernel {
 	uint64_t bytes;   /* send, recv: of this channel's part, and of each message */
 	uint64_t message_bytes;
 	uint32_t kind, channel, rank, ranks, root;
+	const uint32_t *order; /* the channel's ring, from rank 0 on */
+	uint32_t index;        /* this rank's place in it */
 	uint32_t protocol, element_bytes, slices;
 	struct fcl_tree tree; /* of this channel, where it goes by one */
 	struct fcl_in *parent_in, *child_in[FCL_TREE_CHILDREN];

@@ -15,6 +15,7 @@ enum {
 	RECEIVE_BATCHES = 8, /* before anything is sent */
 	KEPT_LIMIT_MS = 2,   /* how long a frame is kept back to be reordered */
 	FIRST_QPN_SPAN = 0xffff,
+	RANDOM_QPN_SPAN = (1 << FCL_BLOCK_SHIFT) - 0x200,
 };
 
 uint64_t fcl_net_now_ms(void)
@@ -76,8 +77,9 @@ int fcl_net_open(const struct fcl_net_settings *settings, struct fcl_net **out)
 	}
 	/* Ranks that were given one seed must not choose the same numbers. */
 	const uint8_t *ip = fcl_nic_address(net->nic)->ip;
-	net->random ^= (uint64_t)fc_be32(ip) << 16;
-	net->next_qpn = 0x100 + (uint32_t)(fcl_net_random(net) % FIRST_QPN_SPAN);
+	net->random ^= (uint64_t)fc_be32(ip) << 16 ^ fcl_nic_block(net->nic);
+	net->first_qpn = (fcl_nic_block(net->nic) << FCL_BLOCK_SHIFT) + 0x100;
+	net->next_qpn = net->first_qpn + (uint32_t)(fcl_net_random(net) % FIRST_QPN_SPAN);
 	net->next_rkey = 0x1000 + (uint32_t)(fcl_net_random(net) & 0xffffff);
 	*out = net;
 	return 0;
@@ -153,7 +155,7 @@ struct fcl_qp *fcl_net_add_qp(struct fcl_net *net)
 	do
 		qp->number =
 			net->settings.random_qpn
-				? 0x100 + (uint32_t)(fcl_net_random(net) % (FCL_PSN_MASK - 0x200))
+				? net->first_qpn + (uint32_t)(fcl_net_random(net) % RANDOM_QPN_SPAN)
 				: net->next_qpn++;
 	while (qp_by_number(net, qp->number));
 	qp->net = net;

@@ -7,10 +7,13 @@
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <net/if.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "fcl_error.h"
@@ -20,6 +23,7 @@ enum {
 	BATCH = 64,
 	RECEIVE_BYTES = 9216, /* room for any frame of a jumbo interface */
 	SOCKET_BUFFER_BYTES = 64 << 20,
+	QP_AT = 14 + 20 + 8 + 5, /* Ethernet, IPv4, UDP, BTH: the first byte of the QP's number */
 	HEADROOM_BYTES = FCL_HEADERS_MAX - 14 + FC_ICRC_BYTES,
 };
 
@@ -27,7 +31,9 @@ struct fcl_nic {
 	struct fcl_address address;
 	int descriptor;
 	int port_holder; /* keeps the kernel from answering RoCE frames with ICMP */
-	int committed;   /* frames of the transmit batch */
+	int block_holder;
+	uint32_t block; /* of QP numbers */
+	int committed;  /* frames of the transmit batch */
 	struct mmsghdr tx[BATCH], rx[BATCH];
 	struct iovec tx_part[BATCH], rx_part[BATCH];
 	uint8_t (*tx_frames)[FCL_FRAME_MAX + 64];
@@ -57,18 +63,45 @@ static int read_address(struct fcl_nic *nic, const char *interface, uint32_t pmt
 	return 0;
 }
 
-/* Passes IPv4 UDP to port 4791 of our own address; what else there may be in it, the parser sees. */
+/* A name in the network namespace for each block that is taken; the kernel frees it when we end. */
+static int take_block(struct fcl_nic *nic, const char *interface)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX };
+
+	nic->block_holder = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (nic->block_holder < 0)
+		return fcl_fail(errno, "no local socket: %s", strerror(errno));
+	for (; nic->block < 1u << FCL_BLOCK_BITS; nic->block++) {
+		/* Its first byte is 0: it is no file. */
+		const int length = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1,
+					    "flowcheck-lab %s %u", interface, nic->block);
+		if (!bind(nic->block_holder, (const struct sockaddr *)&name,
+			  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)))
+			return 0;
+		if (errno != EADDRINUSE)
+			return fcl_fail(errno, "%s: a block of QP numbers is refused: %s",
+					interface, strerror(errno));
+	}
+	return fcl_fail(EADDRINUSE, "%s: %d processes use it, there is no room for another",
+			interface, 1 << FCL_BLOCK_BITS);
+}
+
+/* Passes IPv4 UDP to port 4791 of our own address and to a QP of our block; what else there may be in it,
+ * the parser sees. */
 static int attach_filter(struct fcl_nic *nic)
 {
 	uint32_t own;
 	memcpy(&own, nic->address.ip, 4);
 	struct sock_filter code[] = {
 		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 23),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 5),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 17, 0, 8),
 		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 30),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(own), 0, 3),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(own), 0, 6),
 		BPF_STMT(BPF_LD | BPF_H | BPF_ABS, 36),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FC_PORT_ROCE, 0, 1),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, FC_PORT_ROCE, 0, 4),
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, QP_AT),
+		BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 8 - FCL_BLOCK_BITS),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nic->block, 0, 1),
 		BPF_STMT(BPF_RET | BPF_K, 0xffffffff),
 		BPF_STMT(BPF_RET | BPF_K, 0),
 	};
@@ -96,16 +129,17 @@ static int bind_packets(struct fcl_nic *nic, const char *interface, int index)
 
 static int hold_port(struct fcl_nic *nic)
 {
-	const int least = 1;
+	const int least = 1, shared = 1;
 	struct sockaddr_in where = { .sin_family = AF_INET, .sin_port = htons(FC_PORT_ROCE) };
 	memcpy(&where.sin_addr, nic->address.ip, 4);
 	nic->port_holder = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (nic->port_holder < 0)
 		return fcl_fail(errno, "no UDP socket: %s", strerror(errno));
 	setsockopt(nic->port_holder, SOL_SOCKET, SO_RCVBUF, &least, sizeof(least));
+	setsockopt(nic->port_holder, SOL_SOCKET, SO_REUSEPORT, &shared, sizeof(shared));
 	if (bind(nic->port_holder, (const struct sockaddr *)&where, sizeof(where)) < 0)
-		return fcl_fail(errno, "UDP port %d is taken: one rank per address: %s",
-				FC_PORT_ROCE, strerror(errno));
+		return fcl_fail(errno, "UDP port %d is taken by another program: %s", FC_PORT_ROCE,
+				strerror(errno));
 	return 0;
 }
 
@@ -131,7 +165,7 @@ int fcl_nic_open(const char *interface, uint32_t pmtu_bytes, struct fcl_nic **ou
 	struct fcl_nic *nic = calloc(1, sizeof(*nic));
 	if (!nic)
 		return fcl_fail(ENOMEM, "no memory for a port");
-	nic->port_holder = -1;
+	nic->port_holder = nic->block_holder = -1;
 	/* Protocol 0: nothing is received before the filter is there. */
 	nic->descriptor = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int index = 0;
@@ -140,6 +174,8 @@ int fcl_nic_open(const char *interface, uint32_t pmtu_bytes, struct fcl_nic **ou
 			   : 0;
 	if (!code)
 		code = read_address(nic, interface, pmtu_bytes, &index);
+	if (!code)
+		code = take_block(nic, interface);
 	if (!code)
 		code = attach_filter(nic);
 	if (!code)
@@ -164,6 +200,8 @@ void fcl_nic_close(struct fcl_nic *nic)
 		close(nic->descriptor);
 	if (nic->port_holder >= 0)
 		close(nic->port_holder);
+	if (nic->block_holder >= 0)
+		close(nic->block_holder);
 	free(nic->tx_frames);
 	free(nic->rx_frames);
 	free(nic);
@@ -172,6 +210,11 @@ void fcl_nic_close(struct fcl_nic *nic)
 const struct fcl_address *fcl_nic_address(const struct fcl_nic *nic)
 {
 	return &nic->address;
+}
+
+uint32_t fcl_nic_block(const struct fcl_nic *nic)
+{
+	return nic->block;
 }
 
 int fcl_nic_descriptor(const struct fcl_nic *nic)

@@ -13,9 +13,14 @@ struct fcl_address {
 	uint8_t mac[6], ip[4];
 };
 
+/* Several processes of a host may have one port: each takes a block of QP numbers, its highest bits, which
+ * no other process there has, and gets the frames to those alone. */
+enum { FCL_BLOCK_BITS = 5, FCL_BLOCK_SHIFT = 24 - FCL_BLOCK_BITS };
+
 int fcl_nic_open(const char *interface, uint32_t pmtu_bytes, struct fcl_nic **nic);
 void fcl_nic_close(struct fcl_nic *nic);
 const struct fcl_address *fcl_nic_address(const struct fcl_nic *nic);
+uint32_t fcl_nic_block(const struct fcl_nic *nic);
 /* For poll(): becomes readable when a frame came. */
 int fcl_nic_descriptor(const struct fcl_nic *nic);
 

@@ -1,9 +1,10 @@
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 #include "fcl_kernel.h"
 #include "fcl_node.h"
 
-enum { IDLE_LIMIT_MS = 1000 };
+enum { IDLE_LIMIT_MS = 1000, WAKES_READ = 4096 };
 
 #define FIRST_VA 0x7f0000000000ULL
 #define VA_GRAIN (2ULL << 20)
@@ -35,10 +36,10 @@ uint64_t fcl_node_take_va(struct fcl_node *node, uint64_t bytes)
 
 void fcl_node_wake(struct fcl_node *node)
 {
-	uint64_t one = 1;
-	ssize_t written = write(node->wake_fd, &one, sizeof one);
+	const char one = 1;
+	ssize_t written = write(node->wake[1], &one, 1);
 
-	(void)written; /* the counter can only be full of wake-ups that were not read yet */
+	(void)written; /* the pipe can only be full of wake-ups that were not read yet */
 }
 
 int fcl_node_wait_changed(struct fcl_node *node, uint64_t deadline_ms)
@@ -67,8 +68,8 @@ int fcl_node_call(struct fcl_node *node, int (*function)(void *argument), void *
 /* Makes the calls that wait; returns how many, or -1 when the node is to end. */
 static int serve_calls(struct fcl_node *node)
 {
-	uint64_t wakes;
-	ssize_t got = read(node->wake_fd, &wakes, sizeof wakes);
+	char wakes[WAKES_READ];
+	ssize_t got = read(node->wake[0], wakes, sizeof wakes);
 	struct fcl_call *call;
 	int made = 0, stopping;
 
@@ -117,14 +118,20 @@ static void *run(void *argument)
 		if (work > 0)
 			continue;
 		if (node->dead) {
-			struct pollfd wake = { .fd = node->wake_fd, .events = POLLIN };
+			struct pollfd wake = { .fd = node->wake[0], .events = POLLIN };
 
 			poll(&wake, 1, IDLE_LIMIT_MS);
-		} else if ((moved = fcl_net_wait(node->net, node->wake_fd, IDLE_LIMIT_MS)) < 0) {
+		} else if ((moved = fcl_net_wait(node->net, node->wake[0], IDLE_LIMIT_MS)) < 0) {
 			die(node, moved);
 		}
 	}
 	return NULL;
+}
+
+static void close_pipe(struct fcl_node *node)
+{
+	close(node->wake[0]);
+	close(node->wake[1]);
 }
 
 static int start(struct fcl_node *node)
@@ -132,9 +139,8 @@ static int start(struct fcl_node *node)
 	pthread_condattr_t clock;
 	int error;
 
-	node->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (node->wake_fd < 0)
-		return fcl_fail(errno, "no eventfd for the node: %s", strerror(errno));
+	if (pipe2(node->wake, O_NONBLOCK | O_CLOEXEC) != 0)
+		return fcl_fail(errno, "no pipe for the node: %s", strerror(errno));
 	pthread_mutex_init(&node->lock, NULL);
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
@@ -142,7 +148,7 @@ static int start(struct fcl_node *node)
 	pthread_condattr_destroy(&clock);
 	error = pthread_create(&node->thread, NULL, run, node);
 	if (error != 0) {
-		close(node->wake_fd);
+		close_pipe(node);
 		return fcl_fail(error, "no thread for the node: %s", strerror(error));
 	}
 	return 0;
@@ -157,6 +163,7 @@ int fcl_node_open(const struct fcl_net_settings *settings, struct fcl_node **ope
 		return fcl_fail(ENOMEM, "no memory for a node");
 	node->version = settings->nccl_version;
 	node->next_va = FIRST_VA;
+	node->lending.memory = -1;
 	node->scratch = malloc(FCL_SCRATCH_BYTES);
 	result = node->scratch != NULL ? fcl_net_open(settings, &node->net)
 				       : fcl_fail(ENOMEM, "no memory for a node");
@@ -182,7 +189,8 @@ void fcl_node_close(struct fcl_node *node)
 	fcl_node_wake(node);
 	pthread_join(node->thread, NULL);
 	fcl_net_close(node->net);
-	close(node->wake_fd);
+	fcl_lending_close(&node->lending);
+	close_pipe(node);
 	pthread_cond_destroy(&node->changed);
 	pthread_mutex_destroy(&node->lock);
 	free(node->scratch);

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "fcl_comm.h"
+#include "fcl_shared.h"
 
 enum { FCL_SENTENCE_BYTES = 256 };
 
@@ -20,7 +21,7 @@ struct fcl_call {
 struct fcl_node {
 	struct fcl_net *net;
 	uint32_t version; /* of NCCL */
-	int wake_fd;
+	int wake[2];      /* a pipe, which ranks of this host ring too */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* a call or an operation was finished */
@@ -33,6 +34,7 @@ struct fcl_node {
 	struct fcl_comm *comms;
 	uint8_t *scratch;
 	uint64_t next_va;
+	struct fcl_lending lending;
 	int dead; /* negative errno of the port; its sentence: */
 	char sentence[FCL_SENTENCE_BYTES];
 };

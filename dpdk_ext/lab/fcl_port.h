@@ -18,7 +18,7 @@ struct fcl_net {
 	struct fcl_qp *qps;
 	struct fcl_qp *buckets[FCL_QP_BUCKETS];
 	struct fcl_region *regions;
-	uint32_t next_qpn, next_rkey;
+	uint32_t first_qpn, next_qpn, next_rkey;
 	uint64_t random; /* state of the generator */
 	/* Reordering: one frame kept back until the next one has left. */
 	uint8_t kept[FCL_FRAME_MAX];

@@ -30,13 +30,13 @@ void fcl_slots_ring(struct fcl_slots *slots, const struct fcl_geometry *geometry
 	slots->restart = 0;
 }
 
-void fcl_slots_peer(struct fcl_slots *slots, uint32_t channel)
+void fcl_slots_peer(struct fcl_slots *slots, uint32_t channel, int pooled)
 {
 	slots->base = (uint64_t)channel * FCL_PEER_STEPS * FCL_PEER_CHUNK_BYTES;
 	slots->stride = FCL_PEER_CHUNK_BYTES;
 	slots->capacity = FCL_PEER_CHUNK_BYTES;
 	slots->region = 0;
-	slots->restart = 1;
+	slots->restart = pooled;
 }
 
 uint8_t *fcl_block_map(uint64_t bytes)
@@ -117,12 +117,38 @@ void fcl_in_take(struct fcl_in *in)
 {
 	in->taken++;
 	in->step += in->slice_steps;
+	if (in->shared.counts == NULL)
+		return;
+	atomic_store_explicit(&in->shared.counts->taken, in->taken, memory_order_release);
+	fcl_shared_ring(&in->shared);
+}
+
+/* Inside a host: what is filled is there, and done with once it is taken. */
+static int share(struct fcl_out *out)
+{
+	struct fcl_shared_counts *counts = out->shared.counts;
+	uint64_t taken = atomic_load_explicit(&counts->taken, memory_order_acquire);
+	int work = (int)(out->filled - out->sent);
+
+	if (taken < out->acknowledged || taken > out->sent)
+		return fcl_fail(EPROTO, "a rank of this host took what was not sent");
+	work += (int)(taken - out->acknowledged);
+	out->acknowledged = taken;
+	if (out->sent == out->filled)
+		return work;
+	for (; out->sent < out->filled; out->sent++)
+		counts->bytes[out->sent % FCL_STEPS] = out->messages[out->sent % FCL_STEPS].bytes;
+	atomic_store_explicit(&counts->filled, out->filled, memory_order_release);
+	fcl_shared_ring(&out->shared);
+	return work;
 }
 
 int fcl_out_progress(struct fcl_out *out)
 {
 	int work = 0;
 
+	if (out->shared.counts != NULL)
+		return share(out);
 	while (out->sent < out->filled) {
 		struct fcl_message *message = &out->messages[out->sent % FCL_STEPS];
 		int result;
@@ -161,9 +187,11 @@ static int grant(struct fcl_in *in)
 	uint64_t offset = in->slots.base + slot * in->slots.stride;
 	/* Regions of a ring connection are its protocols' buffers, offsets count from each one's start. */
 	uint64_t in_region = in->slots.restart ? offset : slot * in->slots.stride;
-	int result = fcl_irecv(in->comm, in->regions[in->slots.region], in_region,
-			       in->slots.capacity, &message->ticket);
+	int result = 0;
 
+	if (in->shared.counts == NULL)
+		result = fcl_irecv(in->comm, in->regions[in->slots.region], in_region,
+				   in->slots.capacity, &message->ticket);
 	if (result < 0)
 		return result == -EAGAIN ? 0 : result;
 	message->step = in->grant_step;
@@ -176,13 +204,26 @@ static int grant(struct fcl_in *in)
 	return 1;
 }
 
+/* Whether the oldest message that was granted and has not arrived has come now. */
+static int has_come(struct fcl_in *in, struct fcl_message *message)
+{
+	const struct fcl_shared_counts *counts = in->shared.counts;
+
+	if (counts == NULL)
+		return fcl_recv_test(in->comm, message->ticket, &message->bytes);
+	if (atomic_load_explicit(&counts->filled, memory_order_acquire) <= in->arrived)
+		return 0;
+	message->bytes = counts->bytes[in->arrived % FCL_STEPS];
+	return 1;
+}
+
 int fcl_in_progress(struct fcl_in *in)
 {
 	int work = 0;
 
 	while (in->arrived < in->granted) {
 		struct fcl_message *message = &in->messages[in->arrived % FCL_STEPS];
-		int result = fcl_recv_test(in->comm, message->ticket, &message->bytes);
+		int result = has_come(in, message);
 
 		if (result < 0)
 			return result;

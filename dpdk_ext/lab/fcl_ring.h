@@ -1,13 +1,14 @@
 /* The two ends of a connection as a kernel sees them, and the proxies behind them: a FIFO of 8 steps with
  * one step counter for all protocols. The sending end is filled by a kernel and emptied into the
- * network as clear-to-send arrives; the receiving end is granted ahead and emptied by a kernel. */
+ * network as clear-to-send arrives; the receiving end is granted ahead and emptied by a kernel. Between
+ * ranks of one host both ends have the same slots (fcl_shared.h), and nothing is granted. */
 #pragma once
 
 #include "fcl_enqueue.h"
 #include "fcl_net.h"
+#include "fcl_shared.h"
 
 enum {
-	FCL_STEPS = 8,
 	FCL_PEER_CHUNK_BYTES = 131072, /* most of a message of send and recv */
 	FCL_PEER_STEPS = 16,           /* a channel's share of the pool that receives them */
 };
@@ -28,11 +29,13 @@ struct fcl_message {
 
 /* Messages are counted: kernels fill, the proxy sends, the receiver acknowledges. */
 struct fcl_out {
-	struct fcl_send_comm *comm;
+	int opened, connected;
+	struct fcl_send_comm *comm; /* NULL inside a host */
+	struct fcl_shared shared;
 	struct fcl_slots slots;
 	uint8_t *block;
-	uint64_t block_bytes;
-	uint64_t step; /* next to fill, of the connection's life */
+	uint64_t block_bytes; /* owned: 0 inside a host */
+	uint64_t step;        /* next to fill, of the connection's life */
 	uint64_t filled, sent, acknowledged;
 	uint32_t protocol, slice_steps;
 	struct fcl_message messages[FCL_STEPS];
@@ -40,14 +43,16 @@ struct fcl_out {
 
 /* Messages are counted: the proxy grants, the network brings, a kernel takes. */
 struct fcl_in {
-	struct fcl_recv_comm *comm;
+	int opened, connected;
+	struct fcl_recv_comm *comm; /* NULL inside a host */
+	struct fcl_shared shared;
 	struct fcl_region *regions[3];
 	struct fcl_slots slots;
-	uint8_t *block; /* not owned where several connections share a pool */
-	uint64_t block_bytes;
-	uint64_t step;       /* next to take, of the connection's life */
-	uint64_t grant_step; /* next to grant */
-	uint64_t first_step; /* of the operation */
+	uint8_t *block;
+	uint64_t block_bytes; /* owned: 0 where several connections share a pool, or a host */
+	uint64_t step;        /* next to take, of the connection's life */
+	uint64_t grant_step;  /* next to grant */
+	uint64_t first_step;  /* of the operation */
 	uint64_t granted, arrived, taken;
 	uint64_t to_grant; /* messages of the operation that are not granted yet */
 	uint32_t protocol, slice_steps;
@@ -58,7 +63,8 @@ struct fcl_in {
 uint64_t fcl_block_bytes(const struct fcl_geometry *geometry);
 void fcl_slots_ring(struct fcl_slots *slots, const struct fcl_geometry *geometry, uint32_t protocol,
 		    uint32_t slice_steps);
-void fcl_slots_peer(struct fcl_slots *slots, uint32_t channel);
+/* `pooled`: the channel's share of the receiver's pool; else the first slots of a block. */
+void fcl_slots_peer(struct fcl_slots *slots, uint32_t channel, int pooled);
 
 /* A block of zeroed memory at a 2 MiB boundary; NULL with the sentence set. */
 uint8_t *fcl_block_map(uint64_t bytes);

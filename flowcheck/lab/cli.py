@@ -10,11 +10,13 @@ import typer
 from flowcheck.lab import lab_run_commands
 from flowcheck.lab.lab_options import (
     Erspan,
+    Gpus,
     Hosts,
     Json,
     Mirrors,
     Mtu,
     Name,
+    Nics,
     SwitchKind,
     cluster_of,
 )
@@ -45,6 +47,8 @@ for verb in (lab_run_commands.train, lab_run_commands.record, lab_run_commands.c
 @app.command(epilog=MORE)
 def up(
     hosts: Hosts = 2,
+    gpus: Gpus = 1,
+    nics: Nics = 1,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
     mtu: Mtu = 4200,
@@ -66,7 +70,13 @@ def up(
     from flowcheck.lab import cluster
     from flowcheck.lab.cluster.cluster_status import describe
 
-    wanted = cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan, management=management)
+    wanted = cluster_of(
+        *(name, hosts, switch, mirror, mtu),
+        gpus=gpus,
+        nics=nics,
+        erspan=erspan,
+        management=management,
+    )
     made = cluster.up(wanted)
     found = cluster.status(name) or describe(made)
     print(json.dumps(found) if as_json else _text(found))

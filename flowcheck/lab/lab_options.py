@@ -15,7 +15,22 @@ if TYPE_CHECKING:
 Hosts = Annotated[
     int,
     typer.Option(
-        help="Number of training hosts; each has one rank and one switch port, p0, p1, ..."
+        help="Number of training hosts; by default each has one rank and one switch port, p0, p1, "
+        "..."
+    ),
+]
+Gpus = Annotated[
+    int,
+    typer.Option(
+        "--gpus-per-host",
+        help="Emulated GPUs of each host, a rank each; what they send each other passes no port.",
+    ),
+]
+Nics = Annotated[
+    int,
+    typer.Option(
+        "--nics-per-host",
+        help="NICs of each host, which divide its GPUs: the first host has the ports p0, p1, ...",
     ),
 ]
 SwitchKind = Annotated[
@@ -25,8 +40,8 @@ Mirrors = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PORT:rx|tx|both",
-        help="Port to mirror; rx is what the switch receives from the host; repeatable; default "
-        "p0:both.",
+        help="Port to mirror; rx: what the host sends; repeatable; default: both directions of the "
+        "first host's.",
     ),
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of the hosts, bytes: 4200 or 9000.")]
@@ -68,6 +83,8 @@ def cluster_of(
     mirror: list[str] | None,
     mtu: int,
     *,
+    gpus: int = 1,
+    nics: int = 1,
     erspan: bool = False,
     management: bool = False,
 ) -> Cluster:
@@ -77,8 +94,10 @@ def cluster_of(
     return cluster.Cluster(
         name=name,
         hosts=hosts,
+        gpus=gpus,
+        nics=nics,
         switch=switch,  # type: ignore[arg-type]  # Cluster says which there are
-        mirrors=cluster.parse_mirrors(mirror or ["p0:both"]),
+        mirrors=cluster.parse_mirrors(mirror or [f"p{nic}:both" for nic in range(max(1, nics))]),
         mtu=mtu,
         erspan=erspan,
         management=management,

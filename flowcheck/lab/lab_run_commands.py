@@ -23,6 +23,7 @@ from flowcheck.lab.lab_options import (
     Channels,
     Erspan,
     Force,
+    Gpus,
     Hosts,
     Json,
     LabOut,
@@ -30,6 +31,7 @@ from flowcheck.lab.lab_options import (
     Mtu,
     Name,
     Nccl,
+    Nics,
     Protocol,
     SwitchKind,
     TreeBelow,
@@ -50,6 +52,8 @@ def _step(option: int | None) -> Step | None:
 def train(
     context: typer.Context,
     hosts: Hosts = 2,
+    gpus: Gpus = 1,
+    nics: Nics = 1,
     jobs: Annotated[
         int,
         typer.Option(
@@ -178,12 +182,20 @@ def train(
             raise ConfigError(option, given, NEEDS_MIRROR_LOSS())
     if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
         raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
-    mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
+    first_ports = [job * hosts * nics + nic for job in range(jobs) for nic in range(max(1, nics))]
+    mirror = mirror or [f"p{port}:both" for port in first_ports]
+    made = cluster_of(
+        *(name, hosts * jobs, switch, mirror, mtu),
+        gpus=gpus,
+        nics=nics,
+        erspan=erspan,
+        management=hook,
+    )
     if comes_late:
         late = LateJoin(join_at=_step(join_at), leave_at=_step(leave_at), gap_at=_step(gap_at))
         no_kill = no_control = True
     plan = LabPlan(
-        cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan, management=hook),
+        cluster=made,
         folder=(out or Path("lab-run")).resolve(),
         force=force or out is None,
         steps=steps,
@@ -220,6 +232,8 @@ def record(
         ),
     ],
     hosts: Hosts = 2,
+    gpus: Gpus = 1,
+    nics: Nics = 1,
     steps: Annotated[int, typer.Option(help="Training steps of the built-in script.")] = 4,
     script: Annotated[
         Path | None, typer.Option(help="Your training script; default: the built-in one.")
@@ -260,7 +274,7 @@ def record(
     from flowcheck.lab.job_run.training_script import check_arguments
     from flowcheck.lab.recording import job_recording as verb
 
-    made = cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan)
+    made = cluster_of(name, hosts, switch, mirror, mtu, gpus=gpus, nics=nics, erspan=erspan)
     verb.check_outputs(out, own=script is None, force=force)
     end_on_sigterm()
     with TemporaryDirectory(prefix="flowcheck-record-") as folder:

@@ -123,7 +123,8 @@ void fcl_region_close(struct fcl_region *region)
 	free(region);
 }
 
-/* A handle is the address of the end: all ends live in this process, and are never freed. */
+/* A handle is the address of the end, a sender's number behind it: all ends live in this process, and are
+ * never freed. */
 int fcl_send_open(struct fcl_net *net, uint8_t handle[FCL_HANDLE_BYTES],
 		  struct fcl_send_comm **comm)
 {
@@ -133,6 +134,7 @@ int fcl_send_open(struct fcl_net *net, uint8_t handle[FCL_HANDLE_BYTES],
 	(*comm)->number = senders++;
 	pthread_mutex_unlock(&lock);
 	memcpy(handle, comm, sizeof *comm);
+	memcpy(handle + sizeof *comm, &(*comm)->number, sizeof(*comm)->number);
 	return 0;
 }
 

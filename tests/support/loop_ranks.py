@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from flowcheck.lab.roce_backend.tensor_memory import REDUCTIONS, TYPES
 
 HERE = Path(__file__).resolve().parent
 LAB = HERE.parents[1] / "dpdk_ext" / "lab"
-ABOVE_THE_NETWORK = re.compile(r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue|tree)")
+ABOVE_THE_NETWORK = re.compile(
+    r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue|tree|places|shared)"
+)
 
 KINDS = {
     "all_reduce": 0,
@@ -76,30 +79,47 @@ class Message:
 
 
 class Ranks:
-    """Ranks of one communicator, each with a node of its own; closed with `close`."""
+    """Ranks of one communicator, each with a node of its own; closed with `close`.
+
+    hosts: [rank] the rank's host, by default one each; orders: [channel] the ring, from rank 0 on.
+    """
 
     def __init__(
-        self, loop: Any, ranks: int, channels: int = 1, protocol: str = "ANY", version: int = 22900
+        self,
+        loop: Any,
+        ranks: int,
+        channels: int = 1,
+        protocol: str = "ANY",
+        version: int = 22900,
+        *,
+        hosts: Sequence[int] | None = None,
+        orders: Sequence[Sequence[int]] | None = None,
+        **more: Any,
     ) -> None:
         self.loop, self.ffi, self.lib = loop, loop.ffi, loop.lib
         self.ranks, self.channels = ranks, channels
+        self.hosts = tuple(range(ranks)) if hosts is None else tuple(hosts)
         self.nodes: list[Any] = []
         self.comms: list[Any] = []
-        self.first_sender = self.lib.loop_senders()
+        self.wires: dict[int, tuple[int, int, int]] = {}
+        """Number of a sending end of the network -> (rank, peer, channel)."""
+        whole = [rank for order in orders or [range(ranks)] * channels for rank in order]
         for rank in range(ranks):
             node = self.ffi.new("struct fcl_node **")
             wanted = self.ffi.new("struct fcl_net_settings *", {"nccl_version": version})
             self.check(self.lib.fcl_node_open(wanted, node))
             self.nodes.append(node[0])
             comm = self.ffi.new("struct fcl_comm **")
-            settings = self.ffi.new("struct fcl_comm_settings *")
+            kept = self.ffi.new("uint32_t[]", whole), self.ffi.new("uint32_t[]", self.hosts)
+            settings = self.ffi.new("struct fcl_comm_settings *", more)
             settings.rank, settings.ranks, settings.channels = rank, ranks, channels
             settings.protocol = PROTOCOLS[protocol]
+            settings.orders, settings.hosts = kept
             self.check(self.lib.fcl_comm_open(node[0], settings, comm))
             self.comms.append(comm[0])
         if ranks > 1:
-            self._connect()
-        self.sent()
+            self.connect(self.lib.FCL_RING)
+        self.wire_messages()
 
     def check(self, code: int) -> int:
         """`code`; raises OSError with C's sentence."""
@@ -107,16 +127,29 @@ class Ranks:
             raise OSError(-code, self.ffi.string(self.lib.fcl_error()).decode())
         return code
 
-    def _connect(self) -> None:
-        size = self.lib.fcl_comm_handles_bytes(self.comms[0])
-        handles = []
-        for comm in self.comms:
-            pair = self.ffi.new("uint8_t[]", size), self.ffi.new("uint8_t[]", size)
-            self.check(self.lib.fcl_comm_handles(comm, *pair))
-            handles.append(pair)
+    def connect(self, algorithm: int) -> None:
+        """Open and connect what an algorithm needs."""
+        size, told = self.lib.fcl_comm_link_bytes(self.comms[0]), {}
         for rank, comm in enumerate(self.comms):
-            before, after = handles[rank - 1], handles[(rank + 1) % self.ranks]
-            self.check(self.lib.fcl_comm_connect(comm, before[1], after[0]))
+            room = self.ffi.new("uint32_t[]", self.ranks)
+            count = self.check(self.lib.fcl_comm_open_links(comm, algorithm, room))
+            for peer in room[0:count]:
+                mine = self.ffi.new("uint8_t[]", size)
+                self.check(self.lib.fcl_comm_link_handles(comm, peer, mine))
+                told[rank, peer] = mine
+                if self.hosts[rank] != self.hosts[peer]:
+                    self._number(rank, peer, bytes(self.ffi.buffer(mine)))
+        for (rank, peer), mine in told.items():
+            self.check(self.lib.fcl_comm_link_connect(self.comms[peer], algorithm, rank, mine))
+
+    def _number(self, rank: int, peer: int, handles: bytes) -> None:
+        """Which sending ends there are towards `peer`: the first half of the first room."""
+        bytes_each = self.lib.fcl_comm_handles_bytes(self.comms[0]) // self.channels
+        for channel in range(self.channels):
+            handle = handles[channel * bytes_each :][:12]
+            if any(handle):
+                number = int.from_bytes(handle[8:], "little")
+                self.wires[number] = rank, peer, channel
 
     def pair(self, one: int, other: int) -> None:
         """Connect two ranks for send and receive."""
@@ -163,16 +196,23 @@ class Ranks:
         return [self.wait(rank, ticket) for rank, ticket in enumerate(tickets)]
 
     def sent(self) -> dict[tuple[int, int], list[Message]]:
-        """Messages on the rings since the last call, by (rank, channel)."""
+        """Messages on the network since the last call, by (rank, channel)."""
+        by_end: dict[tuple[int, int], list[Message]] = {}
+        for (rank, _, channel), messages in self.wire_messages().items():
+            by_end.setdefault((rank, channel), []).extend(messages)
+        return by_end
+
+    def wire_messages(self) -> dict[tuple[int, int, int], list[Message]]:
+        """Messages on the network since the last call, by (rank, peer, channel)."""
         room = 1 << 16
         out = self.ffi.new("struct loop_message[]", room)
-        by_end: dict[tuple[int, int], list[Message]] = {}
+        found: dict[tuple[int, int, int], list[Message]] = {}
         for i in range(self.lib.loop_messages(out, room)):
             one = out[i]
-            end = divmod(one.sender - self.first_sender, self.channels)
-            message = Message(one.bytes, one.capacity, one.flag, one.va)
-            by_end.setdefault(end, []).append(message)
-        return by_end
+            if one.sender in self.wires:
+                message = Message(one.bytes, one.capacity, one.flag, one.va)
+                found.setdefault(self.wires[one.sender], []).append(message)
+        return found
 
     def close(self) -> None:
         """Communicators, then nodes."""

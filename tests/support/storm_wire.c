@@ -107,6 +107,11 @@ void fcl_nic_close(struct fcl_nic *nic)
 	free(nic);
 }
 
+uint32_t fcl_nic_block(const struct fcl_nic *nic)
+{
+	return 0;
+}
+
 const struct fcl_address *fcl_nic_address(const struct fcl_nic *nic)
 {
 	return &nic->address;

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from support.loop_ranks import module
 
 from flowcheck.lab.roce_backend import trainer_environment as settings_module
+from flowcheck.lab.roce_backend.rank_places import Place
 
 ROOM = "flowcheck.lab.roce_backend."
 INTERFACE = {"FLOWCHECK_LAB_INTERFACE": "lo"}
@@ -29,7 +30,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     sys.modules["flowcheck._lab"] = module(Path(tmp_path_factory.mktemp("loop")))
     yield importlib.import_module(ROOM + "process_group")
     for name in [name for name in sys.modules if name.startswith(ROOM)]:
-        if not name.endswith("trainer_environment"):
+        if not name.endswith(("trainer_environment", "rank_places")):
             del sys.modules[name]
     del sys.modules["flowcheck._lab"]
     sys.modules.update(kept)
@@ -46,12 +47,13 @@ def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     communicator = sys.modules[ROOM + "roce_communicator"]
     monkeypatch.setattr(communicator.EmulatedNic, "get", lambda settings: own.node)
 
-    def on_all(ranks: int, body: Body, **more: str) -> None:
+    def on_all(ranks: int, body: Body, *, gpus: int = 1, nics: int = 1, **more: str) -> None:
         settings = settings_module.read_settings(INTERFACE | more)
         store, errors = dist.HashStore(), []
 
         def one(rank: int) -> None:
             own.node = communicator.EmulatedNic(settings)
+            own.node.place = Place(str(rank // gpus), rank % gpus * nics // gpus)
             group = trainer.RoceProcessGroup(settings, store, rank, ranks, timedelta(seconds=20))
             try:
                 body(group, rank)

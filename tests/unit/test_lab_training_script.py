@@ -95,6 +95,16 @@ def unrecognized(words: str) -> Like:
         ("train --algo Star", like(options.NCCL_ALGORITHM, key="algo", value="'Star'")),
         ("record --tree-below -4", like(options.WHOLE_NUMBER, key="tree-below", value="'-4'")),
         ("train --protocl LL", unrecognized("--protocl")),
+        ("train --gpus-per-host 0", like(options.WITHIN, key="gpus-per-host", value="0")),
+        (
+            "train --gpus-per-host 4 --nics-per-host 3",
+            like(options.NICS_SHARED_OUT, key="nics-per-host", value="3", gpus=4),
+        ),
+        ("record --nics-per-host 2", like(options.NICS_SHARED_OUT, key="nics-per-host", gpus=1)),
+        (
+            "record --gpus-per-host 2 --algo Tree",
+            like(options.TREES_OF_ONE_RANK, key="gpus-per-host", value="2"),
+        ),
     ],
 )
 def test_options_the_lab_decides_are_not_the_script_s(

@@ -34,7 +34,7 @@ MIRRORS_ONCE = Entry(
 MIRROR_OF_HOST = Entry(
     "lab_option.mirror_of_host",
     "must be a port of p0 to p{last}, with direction rx or tx",
-    remedy="Give one of these ports, or more `--hosts`.",
+    remedy="Give one of these ports, or more `--hosts` or `--nics-per-host`.",
 )
 MIRROR_FORM = Entry(
     "lab_option.mirror_form",
@@ -46,6 +46,16 @@ ERSPAN_NEEDS_OVS = Entry(
     "needs --switch ovs: a Linux bridge copies frames without a tunnel",
     cause="Only Open vSwitch mirrors through a tunnel.",
     remedy="Give `--switch ovs`, or leave the tunnel out.",
+)
+NICS_SHARED_OUT = Entry(
+    "lab_option.nics_shared_out",
+    "the {gpus} GPUs of a host cannot be shared out evenly among so many NICs",
+    remedy="Give a number that divides `--gpus-per-host`.",
+)
+TREES_OF_ONE_RANK = Entry(
+    "lab_option.trees_of_one_rank",
+    "trees need one rank a host",
+    remedy="Leave `--gpus-per-host` out, or `--algo` and `--tree-below`.",
 )
 CLUSTER_NAME = Entry(
     "lab_option.cluster_name",

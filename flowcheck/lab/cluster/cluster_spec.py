@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_lab_options import (
     MIRROR_OF_HOST,
     MIRRORS_ONCE,
     MTU_CHOICES,
+    NICS_SHARED_OUT,
     SWITCH_KIND,
     WITHIN,
 )
@@ -29,8 +30,13 @@ MONITOR_ROOM = 128
 """Bytes by which the monitor link's MTU exceeds the hosts': outer IPv4 20, GRE 8, ERSPAN 12, inner
 Ethernet 18, and a reserve. A mirror silently drops frames that do not fit."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
+GPUS_MAX = 16
+"""Largest number of emulated GPUs of a host. A choice: each is a process with its own model."""
+PORTS_MAX = 128
+"""Largest number of ports. A choice: each is a veth pair, and its number is part of an address."""
 UPLINK = "eth0"
-"""Name of the mirrored interface of a host, and of the checkpoint node's that takes the copies."""
+"""Name of the first mirrored interface of a host, and of the checkpoint node's that takes the
+copies."""
 MONITOR = "mon0"
 """Name of the switch's interface to the checkpoint node."""
 BRIDGE = "br0"
@@ -57,6 +63,10 @@ class Cluster:
 
     name: str = "lab"
     hosts: int = 2
+    gpus: int = 1
+    """Emulated GPUs of each host, a rank each."""
+    nics: int = 1
+    """NICs of each host, a switch port each."""
     switch: SwitchKind = "bridge"
     mirrors: tuple[Mirror, ...] = (Mirror(0, "rx"), Mirror(0, "tx"))
     mtu: int = 4200
@@ -73,6 +83,13 @@ class Cluster:
         check_name(self.name)
         if not 2 <= self.hosts <= HOSTS_MAX:
             raise ConfigError("hosts", self.hosts, WITHIN(least=2, most=HOSTS_MAX))
+        if not 1 <= self.gpus <= GPUS_MAX:
+            raise ConfigError("gpus-per-host", self.gpus, WITHIN(least=1, most=GPUS_MAX))
+        if self.nics < 1 or self.gpus % self.nics:
+            raise ConfigError("nics-per-host", self.nics, NICS_SHARED_OUT(self.gpus))
+        if self.ports > PORTS_MAX:
+            most = PORTS_MAX // self.hosts
+            raise ConfigError("nics-per-host", self.nics, WITHIN(least=1, most=most))
         if self.switch not in ("bridge", "ovs"):
             raise ConfigError("switch", self.switch, SWITCH_KIND())
         if self.mtu not in MTUS:
@@ -82,10 +99,25 @@ class Cluster:
         if not self.mirrors or len(set(self.mirrors)) != len(self.mirrors):
             raise ConfigError("mirror", self.words, MIRRORS_ONCE())
         for mirror in self.mirrors:
-            if not 0 <= mirror.port < self.hosts or mirror.direction not in ("rx", "tx"):
-                raise ConfigError("mirror", str(mirror), MIRROR_OF_HOST(self.hosts - 1))
+            if not 0 <= mirror.port < self.ports or mirror.direction not in ("rx", "tx"):
+                raise ConfigError("mirror", str(mirror), MIRROR_OF_HOST(self.ports - 1))
         if self.erspan and self.switch != "ovs":
             raise ConfigError("erspan", self.erspan, ERSPAN_NEEDS_OVS())
+
+    @property
+    def ranks(self) -> int:
+        """Number of emulated GPUs of all hosts."""
+        return self.hosts * self.gpus
+
+    @property
+    def ports(self) -> int:
+        """Number of switch ports of all hosts, p0, p1, ...: a host's follow each other."""
+        return self.hosts * self.nics
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """Interfaces of a host, by NIC."""
+        return tuple(f"{UPLINK[:-1]}{nic}" for nic in range(self.nics))
 
     @property
     def words(self) -> str:
@@ -117,9 +149,17 @@ class Cluster:
         """Network namespace of a host."""
         return f"{prefix(self.name)}h{host}"
 
+    def host_of_port(self, port: int) -> int:
+        """The host at a switch port."""
+        return port // self.nics
+
+    def port_address(self, port: int) -> str:
+        """IPv4 address of the NIC at a switch port."""
+        return f"10.77.{self.network}.{port + 1}"
+
     def address(self, host: int) -> str:
-        """IPv4 address of a host."""
-        return f"10.77.{self.network}.{host + 1}"
+        """IPv4 address of a host: of its first NIC."""
+        return self.port_address(host * self.nics)
 
     def management_address(self, host: int) -> str:
         """IPv4 address of a host on its management link."""
@@ -130,9 +170,9 @@ class Cluster:
         """IPv4 address of the checkpoint node on all management links."""
         return f"10.78.{self.network}.254"
 
-    def mac(self, host: int) -> str:
-        """MAC address of a host."""
-        return f"02:77:{self.network:02x}:00:00:{host + 1:02x}"
+    def mac(self, port: int) -> str:
+        """MAC address of the NIC at a switch port."""
+        return f"02:77:{self.network:02x}:00:00:{port + 1:02x}"
 
     @property
     def checkpoint_mac(self) -> str:
@@ -140,7 +180,7 @@ class Cluster:
         return f"02:77:{self.network:02x}:00:01:01"
 
     def copies(self, source: int, target: int) -> int:
-        """How often a frame from one host to another arrives at the checkpoint node. tc copies it
+        """How often a frame from one port to another arrives at the checkpoint node. tc copies it
         at each mirrored point that it passes; Open vSwitch copies it once, whatever the number of
         ports (ofproto-dpif-xlate.c, mirror_packet: each mirror is applied once per packet)."""
         points = {Mirror(source, "rx"), Mirror(target, "tx")} & set(self.mirrors)

@@ -23,7 +23,7 @@ from flowcheck.lab.cluster import (
     network_namespaces,
 )
 from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
-from flowcheck.lab.cluster.ring_mirror_coverage import coverage
+from flowcheck.lab.cluster.ring_mirror_coverage import cluster_coverage
 from flowcheck.lab.cluster.veth_links import index_of
 
 
@@ -69,7 +69,8 @@ def status(name: str) -> dict[str, Any] | None:
 
 def describe(cluster: Cluster) -> dict[str, Any]:
     """Parts of the cluster and coverage of its mirrors, for JSON."""
-    seen = coverage(range(cluster.hosts), cluster.mirrors)
+    found = cluster_coverage(cluster)
+    seen = min(found, key=lambda one: (-len(one.missing), min(one.sightings), one.start))
     return {
         "name": cluster.name,
         "switch": cluster.switch,
@@ -77,14 +78,16 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "hosts": [
             {
                 "namespace": cluster.host_namespace(host),
-                "interface": UPLINK,
-                "address": cluster.address(host),
-                "mac": cluster.mac(host),
-                "port": port_name(host),
+                "interface": cluster.interfaces[nic],
+                "address": cluster.port_address(port),
+                "mac": cluster.mac(port),
+                "port": port_name(port),
             }
             | ({"management": cluster.management_address(host)} if cluster.management else {})
-            for host in range(cluster.hosts)
+            for port in range(cluster.ports)
+            for host, nic in [divmod(port, cluster.nics)]
         ],
+        "gpus_per_host": cluster.gpus,
         "checkpoint": {"namespace": cluster.checkpoint_namespace, "interface": UPLINK},
         "mtu": cluster.mtu,
         "monitor_mtu": cluster.monitor_mtu,
@@ -96,7 +99,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
             "sightings": list(seen.sightings),
             "spare": seen.spare,
             "initial_weights": seen.start,
-            "text": str(seen),
+            "text": "\n  ".join(map(str, found)),
         },
     }
 
@@ -104,7 +107,7 @@ def describe(cluster: Cluster) -> dict[str, Any]:
 def _faults(route: IPRoute, cluster: Cluster) -> list[Finding]:
     """Ports that are gone or down, and mirrors that are gone."""
     faults: list[Finding] = []
-    for port in (*map(port_name, range(cluster.hosts)), MONITOR):
+    for port in (*map(port_name, range(cluster.ports)), MONITOR):
         link = _link(route, port)
         if link is None or link.get_attr("IFLA_OPERSTATE") != "UP":
             faults.append(PORT_GONE(port) if link is None else PORT_DOWN(port))

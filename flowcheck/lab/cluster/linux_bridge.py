@@ -86,8 +86,8 @@ def build(cluster: Cluster) -> None:
                 br_mcast_snooping=0,
             )
         bridge = index_of(route, BRIDGE)
-        for host in range(cluster.hosts):
-            _port(route, bridge, index_of(route, port_name(host)), cluster.mac(host))
+        for port in range(cluster.ports):
+            _port(route, bridge, index_of(route, port_name(port)), cluster.mac(port))
         route.link("set", index=bridge, state="up")
         monitor = index_of(route, MONITOR)
         for mirror in cluster.mirrors:

@@ -116,13 +116,13 @@ def build(cluster: Cluster, folder: Path, born: Callable[[ProcessIdentity], None
     must exist. born: called with each started process."""
     switch = LabOpenVSwitch(cluster, folder)
     switch.start(born)
-    _bridge(switch, BRIDGE, [port_name(host) for host in range(cluster.hosts)])
+    _bridge(switch, BRIDGE, [port_name(port) for port in range(cluster.ports)])
     if cluster.erspan:
         _tunnel(switch, cluster)
     else:
         switch.configure("add-port", BRIDGE, MONITOR)
-    for host in range(cluster.hosts):
-        switch.appctl("fdb/add", BRIDGE, port_name(host), "0", cluster.mac(host))
+    for port in range(cluster.ports):
+        switch.appctl("fdb/add", BRIDGE, port_name(port), "0", cluster.mac(port))
     _mirror(switch, cluster, TUNNEL if cluster.erspan else MONITOR)
     _check(switch)
 

@@ -1,6 +1,6 @@
-"""The chunks of a ring all-reduce that the mirrored ports show. In a ring of R ranks, one rank per
-host, each link carries all chunks but one in final form (link_coverage.py says which). A link can
-be mirrored at two ports: as rx of its sender or tx of its receiver."""
+"""The chunks of a ring all-reduce that the mirrored ports show. In a ring of R ranks each link
+carries all chunks but one in final form (link_coverage.py says which); links inside a host pass no
+port. A link can be mirrored at two ports: as rx of its sender or tx of its receiver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_lab_options import RING_HOSTS
-from flowcheck.lab.cluster.cluster_spec import Mirror
+from flowcheck.lab.cluster.cluster_spec import Cluster, Mirror
+from flowcheck.lab.roce_backend.rank_places import Place, nic_of, rank_layout
 from flowcheck.wire.collectives.link_coverage import final_chunks
 
 
@@ -18,15 +19,17 @@ class RingCoverage:
     """What the mirrors show of one ring."""
 
     ring: tuple[int, ...]
-    """Hosts in the direction of the data."""
+    """Hosts, or ranks where a host has several, in the direction of the data."""
     links: int
     """Number of mirrored links of the ring."""
     sightings: tuple[int, ...]
     """[chunk] number of mirrored links that carry it in final form."""
     twice: tuple[int, ...]
-    """Hosts whose outgoing link is mirrored at both ends; the second copy adds nothing."""
+    """Members whose outgoing link is mirrored at both ends; the second copy adds nothing."""
     start: bool
-    """True: a mirrored link carries the broadcast of the initial weights from the first host."""
+    """True: a mirrored link carries the broadcast of the initial weights from the first member."""
+    letter: str = "h"
+    """h: members are hosts; r: ranks."""
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -45,7 +48,7 @@ class RingCoverage:
         return max(0, self.links - 2)
 
     def __str__(self) -> str:
-        hosts = ">".join(f"h{host}" for host in self.ring)
+        members = ">".join(f"{self.letter}{member}" for member in self.ring)
         if not self.complete:
             lost = ", ".join(map(str, self.missing))
             said = f"{len(self.missing)} of {len(self.ring)} chunks never seen ({lost})"
@@ -57,11 +60,11 @@ class RingCoverage:
         if self.spare:
             said += f"; {self.spare} mirrored link(s) may fail"
         if self.twice:
-            said += "; link out of " + ", ".join(f"h{host}" for host in self.twice)
+            said += "; link out of " + ", ".join(f"{self.letter}{member}" for member in self.twice)
             said += " is mirrored at both ends, which adds nothing"
         if not self.start:
             said += "; the initial weights are NOT seen"
-        return f"ring {hosts}: {said}"
+        return f"ring {members}: {said}"
 
 
 def coverage(ring: Sequence[int], mirrors: Sequence[Mirror]) -> RingCoverage:
@@ -77,10 +80,39 @@ def coverage(ring: Sequence[int], mirrors: Sequence[Mirror]) -> RingCoverage:
         for mirror in mirrors
         if mirror.port in place
     ]
-    links = set(seen)
+    return _of_links(tuple(ring), seen, place[min(ring)])
+
+
+def cluster_coverage(cluster: Cluster) -> list[RingCoverage]:
+    """What a cluster's mirrors show of the rings over all its ranks, which differ by channel as the
+    NICs do that they pass: one for each."""
+    if cluster.ranks == cluster.hosts:
+        return [coverage(range(cluster.hosts), cluster.mirrors)]
+    nics = [nic_of(gpu, cluster.gpus, cluster.nics) for gpu in range(cluster.gpus)]
+    hosts = range(cluster.hosts)
+    layout = rank_layout([Place(str(host), nic) for host in hosts for nic in nics])
+    host_of, found = layout.host_of, []
+    for channel in range(cluster.nics):
+        ring = tuple(layout.ring(channel))
+        ports = [host_of[rank] * cluster.nics + layout.nics[rank] for rank in ring]
+        seen = []
+        for into in range(len(ring)):
+            if host_of[ring[into - 1]] == host_of[ring[into]]:
+                continue
+            points = Mirror(ports[into - 1], "rx"), Mirror(ports[into], "tx")
+            seen += [into for point in points if point in cluster.mirrors]
+        found.append(_of_links(ring, seen, ring.index(0), letter="r"))
+    return found
+
+
+def _of_links(
+    ring: tuple[int, ...], seen: list[int], first: int, *, letter: str = "h"
+) -> RingCoverage:
+    """seen: ring indices that mirrored links lead into; first: that of the first member."""
+    size, links = len(ring), set(seen)
     carried = [final_chunks((link - 1) % size, size) for link in links]
     sightings = tuple(sum(chunk in final for final in carried) for chunk in range(size))
     twice = tuple(ring[link - 1] for link in sorted(links) if seen.count(link) > 1)
-    # A broadcast is passed on from the first host and never returns to it.
-    first = place[min(ring)]
-    return RingCoverage(tuple(ring), len(links), sightings, twice, bool(links - {first}))
+    # A broadcast is passed on from the first member and never returns to it.
+    start = bool(links - {first})
+    return RingCoverage(ring, len(links), sightings, twice, start, letter)

@@ -22,30 +22,26 @@ OFFLOADS = (0x2C, 0x24, 0x1F, 0x19, 0x17, 0x15)
 def connect(cluster: Cluster) -> None:
     """Connects every host to its port and the checkpoint node to the monitor port, and the hosts to
     the checkpoint node where the cluster has management links; all links are up on return."""
-    for host in range(cluster.hosts):
-        namespace = cluster.host_namespace(host)
-        _cable(cluster, port_name(host), namespace, cluster.mac(host), cluster.mtu)
-        _address(cluster, host)
-    _cable(
-        cluster,
-        MONITOR,
-        cluster.checkpoint_namespace,
-        cluster.checkpoint_mac,
-        cluster.monitor_mtu,
-    )
+    for port in range(cluster.ports):
+        namespace = cluster.host_namespace(cluster.host_of_port(port))
+        far = cluster.interfaces[port % cluster.nics]
+        _cable(cluster, port_name(port), namespace, far, cluster.mac(port), cluster.mtu)
+        _address(cluster, port)
+    namespace, mac = cluster.checkpoint_namespace, cluster.checkpoint_mac
+    _cable(cluster, MONITOR, namespace, UPLINK, mac, cluster.monitor_mtu)
     for host in range(cluster.hosts) if cluster.management else ():
         _management_link(cluster, host)
 
 
-def _cable(cluster: Cluster, port: str, namespace: str, mac: str, mtu: int) -> None:
+def _cable(cluster: Cluster, port: str, namespace: str, far: str, mac: str, mtu: int) -> None:
     """The far end is born in its namespace: no other ever sees it."""
-    peer = {"ifname": UPLINK, "address": mac, "mtu": mtu, "net_ns_fd": namespace}
+    peer = {"ifname": far, "address": mac, "mtu": mtu, "net_ns_fd": namespace}
     with (
         netlink(cluster.switch_namespace) as route,
         requires_kernel_feature("a veth pair", "CONFIG_VETH"),
     ):
         route.link("add", ifname=port, kind="veth", mtu=mtu, peer=peer)
-    for where, name in ((cluster.switch_namespace, port), (namespace, UPLINK)):
+    for where, name in ((cluster.switch_namespace, port), (namespace, far)):
         with in_namespace(where):
             offloads_off(name)
         with netlink(where) as route:
@@ -70,18 +66,21 @@ def _management_link(cluster: Cluster, host: int) -> None:
             route.link("set", index=index, state="up")
 
 
-def _address(cluster: Cluster, host: int) -> None:
-    """Address, and the neighbours' as permanent entries: ARP would only be noise on the mirror."""
+def _address(cluster: Cluster, port: int) -> None:
+    """Address, and the neighbours' as permanent entries: ARP would only be noise on the mirror. A
+    host has one route to all others, by its first NIC: the others carry nothing but RoCE."""
+    host, nic = divmod(port, cluster.nics)
     with netlink(cluster.host_namespace(host)) as route:
-        uplink = index_of(route, UPLINK)
-        network = IPv4Interface(f"{cluster.address(host)}/24")
-        route.addr("add", index=uplink, address=str(network.ip), prefixlen=24)
-        for other in range(cluster.hosts):
-            if other != host:
+        uplink = index_of(route, cluster.interfaces[nic])
+        network = IPv4Interface(f"{cluster.port_address(port)}/24")
+        length = 24 if nic == 0 else 32
+        route.addr("add", index=uplink, address=str(network.ip), prefixlen=length)
+        for other in range(cluster.ports):
+            if cluster.host_of_port(other) != host:
                 route.neigh(
                     "add",
                     ifindex=uplink,
-                    dst=cluster.address(other),
+                    dst=cluster.port_address(other),
                     lladdr=cluster.mac(other),
                     state=0x80,  # NUD_PERMANENT
                 )

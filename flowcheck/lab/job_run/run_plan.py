@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.refused_lab_options import (
     PROBABILITY,
     SCRIPT_ENDED,
     STEP_OF_RUN,
+    TREES_OF_ONE_RANK,
     WHOLE_NUMBER,
 )
 from flowcheck.lab.cluster import UPLINK, Cluster
@@ -128,6 +129,11 @@ class LabPlan:
         if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
             right = KILL_AT(most=self.steps - 1, steps=self.steps)
             raise ConfigError("kill-at", self.kill_at, right)
+        trees = (
+            self.algo is not None and self.algo.upper() == "TREE"
+        ) or self.tree_below is not None
+        if trees and self.cluster.gpus > 1:
+            raise ConfigError("gpus-per-host", self.cluster.gpus, TREES_OF_ONE_RANK())
         if not 0 <= self.mirror_loss < 1:
             raise ConfigError("mirror-loss", self.mirror_loss, PROBABILITY())
         if not 0 <= self.mirror_loss_seed < 2**64:
@@ -191,7 +197,7 @@ class LabPlan:
     def environment(self) -> dict[str, str]:
         """Environment variables that configure the trainers' network."""
         told = {
-            "FLOWCHECK_LAB_INTERFACE": UPLINK,
+            "FLOWCHECK_LAB_INTERFACE": ",".join(self.cluster.interfaces),
             "FLOWCHECK_LAB_NCCL": self.nccl,
             "NCCL_MIN_NCHANNELS": str(self.channels),
             "NCCL_MAX_NCHANNELS": str(self.channels),

@@ -38,7 +38,7 @@ class Script:
 
 
 class Trainers:
-    """One torchrun per host with one rank each."""
+    """One torchrun per host with a rank for each of its GPUs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Trainers:
                 *pin,
                 sys.executable,
                 *("-m", "torch.distributed.run"),
-                *("--nnodes", str(len(hosts)), "--nproc-per-node", "1"),
+                *("--nnodes", str(len(hosts)), "--nproc-per-node", str(cluster.gpus)),
                 *("--node-rank", str(rank)),
                 *("--master-addr", cluster.address(hosts[0]), "--master-port", str(port)),
                 str(script.path),

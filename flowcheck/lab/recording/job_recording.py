@@ -88,12 +88,14 @@ def record(
     with atomic_path(capture, durable=False) as place:
         with cluster.reserved(plan.cluster.name):
             seen = _captured(plan, launched, place, said)
-        collectives = collectives_of_all_ranks(plan.trainers_folder / "truth", plan.cluster.hosts)
+        collectives = collectives_of_all_ranks(plan.trainers_folder / "truth", plan.cluster.ranks)
     told = plan.digests if own else digests
     steps = trainer_digests(told) if told else {}
     truth: dict[str, Any] = {
         "made_by": said,
         "hosts": plan.cluster.hosts,
+        "gpus_per_host": plan.cluster.gpus,
+        "nics_per_host": plan.cluster.nics,
         "mirrors": list(map(str, plan.cluster.mirrors)),
         "mtu": plan.cluster.mtu,
         "nccl": plan.nccl,
@@ -206,7 +208,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _comment(plan: LabPlan, script: Script) -> str:
     """The command, without folders."""
-    words = [f"--hosts {plan.cluster.hosts}", f"--switch {plan.cluster.switch}"]
+    words = [f"--hosts {plan.cluster.hosts}"]
+    if plan.cluster.gpus > 1:
+        words += [f"--gpus-per-host {plan.cluster.gpus}", f"--nics-per-host {plan.cluster.nics}"]
+    words += [f"--switch {plan.cluster.switch}"]
     words += [f"--mirror {mirror}" for mirror in plan.cluster.mirrors]
     words += [f"--mtu {plan.cluster.mtu}", f"--nccl {plan.nccl}", f"--channels {plan.channels}"]
     words += [f"--protocol {plan.protocol}"] if plan.protocol else []

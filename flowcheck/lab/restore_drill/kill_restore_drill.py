@@ -175,7 +175,7 @@ class KillRestoreDrill:
 
     def _say_controls(self, outcome: DrillOutcome, took_s: float) -> None:
         """What is still to come: each control trains as many steps as the drill did."""
-        runs = (outcome.restored_step is not None) + (self._plan.cluster.hosts == 2)
+        runs = (outcome.restored_step is not None) + (self._plan.cluster.ranks == 2)
         if runs:
             self._display.print_line(
                 f"the job took {took_s:.0f} s; what its end is compared with takes about as long "
@@ -201,7 +201,7 @@ class KillRestoreDrill:
             more = ("--resume", str(own), "--digests", str(kept))
             self._to_end("control, resumed", plan.script("control", *more))
             outcome.control = trainer_digests(kept).get(Step(plan.steps), {})
-        if plan.cluster.hosts == 2:
+        if plan.cluster.ranks == 2:
             self._display.print_line("control: never stopped")
             kept = plan.trainers_folder / "unbroken.jsonl"
             self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))

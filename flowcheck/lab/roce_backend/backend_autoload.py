@@ -32,7 +32,7 @@ def register() -> None:
     dist.Backend.default_device_backend_map["cpu"] = "roce"
     # Gloo takes the address the host's name stands for, which is every host's own loopback here:
     # its ranks would never meet, and those that only listen would wait for their time limit.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", settings.interface)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", settings.first_interface)
     announce_gloo(dist.distributed_c10d)
 
 

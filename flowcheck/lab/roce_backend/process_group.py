@@ -107,19 +107,19 @@ class RoceGroup(Base):  # type: ignore[misc]
         """The user's description of the group."""
         return self._description
 
-    def _lane(self, kind: int, peer: int) -> OperationQueue:
-        """Where operations of `kind` queue. What goes to a peer and what comes from it
-        wait for nobody else."""
+    def _lane(self, operation: Operation) -> OperationQueue:
+        """Where an operation queues, its connections made. What goes to a peer and what comes from
+        it wait for nobody else."""
         if self._closed:
             raise dist.DistBackendError("flowcheck lab: this process group was shut down")
         if self._communicator is None:
             self._communicator = RoceCommunicator(
                 self._settings, self._store, self._rank, self._size, self._timeout_ms
             )
-        pair = kind in (SEND, RECV)
+        peer, pair = operation.peer, operation.kind in (SEND, RECV)
         if not pair:
-            self._communicator.connect_ring()
-        key = (kind, peer) if pair else (ALL_REDUCE, 0)
+            self._communicator.connect_for(operation)
+        key = (operation.kind, peer) if pair else (ALL_REDUCE, 0)
         if key not in self._lanes:
             self._lanes[key] = OperationQueue(self._communicator, peer if pair else None)
         return self._lanes[key]
@@ -156,7 +156,7 @@ class RoceGroup(Base):  # type: ignore[misc]
 
         with self._lock:
             index, self._operations = self._operations, self._operations + 1
-            self._lane(kind, peer).add(operation, work, finish, (taken, made))
+            self._lane(operation).add(operation, work, finish, (taken, made))
         return work
 
     def _tell(

@@ -7,11 +7,13 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch.distributed import DistBackendError
 
 from flowcheck._lab import ffi, lib
+from flowcheck.lab.roce_backend.rank_places import Place, RankLayout, rank_layout
 from flowcheck.lab.roce_backend.trainer_environment import BackendSettings
 
 NET_FIELDS = (
@@ -58,6 +60,8 @@ class EmulatedNic:
         opened = ffi.new("struct fcl_node **")
         check(lib.fcl_node_open(wanted, opened))
         self.pointer: Any = opened[0]
+        # Processes of one network namespace are on one host, whatever they are called.
+        self.place = Place(str(Path("/proc/thread-self/ns/net").stat().st_ino), settings.nic)
 
     @classmethod
     def get(cls, settings: BackendSettings) -> EmulatedNic:
@@ -103,6 +107,16 @@ class Operation:
     peer: int = 0
 
 
+def _in_c(operation: Operation) -> Any:
+    """The operation as C has it."""
+    made = ffi.new("struct fcl_operation *")
+    for field in ("kind", "type", "reduction", "count", "peer"):
+        setattr(made, field, getattr(operation, field))
+    made.input = ffi.cast("void *", operation.input)
+    made.output = ffi.cast("void *", operation.output)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class OperationResult:
     """Facts about a completed operation."""
@@ -112,18 +126,26 @@ class OperationResult:
     messages: int
 
 
+CONNECTS_WHEN_USED = 22200
+"""First release that connects an algorithm when it is first used, not at the start (NCCL,
+src/group.cc)."""
+
+
 class RoceCommunicator:
-    """A communicator with ring, tree and peer connections, which are made when they are first
-    needed, as in NCCL."""
+    """A communicator whose connections are made when they are first needed, as in NCCL."""
 
     def __init__(
         self, settings: BackendSettings, store: Any, rank: int, ranks: int, timeout_ms: int
     ) -> None:
         self.rank, self.ranks, self._store = rank, ranks, store
-        self._timeout_ms = timeout_ms
-        self._ring, self._connected = False, set[int]()
+        self._timeout_ms, self._version = timeout_ms, settings.nccl_version
+        self._linked, self._connected = set[int](), set[int]()
         self._peers: dict[int, threading.Lock] = {}
         self._connecting, self._leaving = threading.Lock(), threading.Event()
+        nic = EmulatedNic.get(settings)
+        self.layout = self._meet_all(nic.place)
+        whole = [one for c in range(settings.channels) for one in self.layout.ring(c)]
+        kept = ffi.new("uint32_t[]", whole), ffi.new("uint32_t[]", self.layout.host_of)
         wanted = ffi.new(
             "struct fcl_comm_settings *",
             {
@@ -133,43 +155,54 @@ class RoceCommunicator:
                 "protocol": settings.protocol,
                 "buffer_bytes": settings.buffer_bytes,
                 "tree_below": settings.tree_below,
+                "orders": kept[0],
+                "hosts": kept[1],
             },
         )
         opened = ffi.new("struct fcl_comm **")
-        check(lib.fcl_comm_open(EmulatedNic.get(settings).pointer, wanted, opened))
+        check(lib.fcl_comm_open(nic.pointer, wanted, opened))
         self.pointer: Any = opened[0]
         self._bytes = int(lib.fcl_comm_handles_bytes(self.pointer))
 
-    def connect_ring(self) -> None:
-        """Connects to both neighbours in the ring, exchanging handles through the store; blocks
-        until they answer. Raises DistBackendError."""
-        if self._ring or self.ranks == 1:
-            return
-        to_previous = ffi.new("uint8_t[]", self._bytes)
-        to_next = ffi.new("uint8_t[]", self._bytes)
-        check(lib.fcl_comm_handles(self.pointer, to_previous, to_next))
-        self._store.set(f"ring/{self.rank}/previous", bytes(ffi.buffer(to_previous)))
-        self._store.set(f"ring/{self.rank}/next", bytes(ffi.buffer(to_next)))
-        before, after = (self.rank - 1) % self.ranks, (self.rank + 1) % self.ranks
-        from_previous = self._handles(f"ring/{before}/next", self._bytes)
-        from_next = self._handles(f"ring/{after}/previous", self._bytes)
-        check(lib.fcl_comm_connect(self.pointer, from_previous, from_next))
-        # Who sends before the other has connected would only be retransmitted.
-        self._connect_trees()
-        self._meet("ring/connected", self.ranks)
-        self._ring = True
+    def _meet_all(self, place: Place) -> RankLayout:
+        """Where all ranks are; blocks until each has said it."""
+        self._store.set(f"place/{self.rank}", f"{place.host} {place.nic}".encode())
+        self._meet("place/told", self.ranks)
+        places = []
+        for told in self._store.multi_get([f"place/{rank}" for rank in range(self.ranks)]):
+            host, nic = bytes(told).decode().split()
+            places.append(Place(host, int(nic)))
+        return rank_layout(places)
 
-    def _connect_trees(self) -> None:
-        """Connects to the ranks that only trees link to this one, as connect_ring()."""
-        ranks = ffi.new("uint32_t[]", lib.FCL_MOST_BRANCHES)
-        peers = [int(ranks[i]) for i in range(lib.fcl_comm_branches(self.pointer, ranks))]
+    def connect_for(self, operation: Operation) -> None:
+        """Makes the connections that a collective needs and are not there yet. All ranks must call
+        it; blocks until they do. Raises DistBackendError."""
+        algorithm = int(lib.fcl_comm_algorithm(self.pointer, _in_c(operation)))
+        if algorithm < 0 or algorithm in self._linked:
+            return
+        if self._version >= CONNECTS_WHEN_USED:
+            self._link(algorithm)
+            return
+        for each in range(lib.FCL_ALGORITHMS):
+            if lib.fcl_comm_uses(self.pointer, each):
+                self._link(each)
+
+    def _link(self, algorithm: int) -> None:
+        """Connects to all ranks that an algorithm links to this one, exchanging handles through
+        the store."""
+        ranks, size = ffi.new("uint32_t[]", self.ranks), int(lib.fcl_comm_link_bytes(self.pointer))
+        count = check(lib.fcl_comm_open_links(self.pointer, algorithm, ranks))
+        peers = [int(rank) for rank in ranks[0:count]]
         for peer in peers:
-            mine = ffi.new("uint8_t[]", 2 * self._bytes)
-            check(lib.fcl_comm_branch_handles(self.pointer, peer, mine))
-            self._store.set(f"tree/{self.rank}/{peer}", bytes(ffi.buffer(mine)))
+            mine = ffi.new("uint8_t[]", size)
+            check(lib.fcl_comm_link_handles(self.pointer, peer, mine))
+            self._store.set(f"link/{algorithm}/{self.rank}/{peer}", bytes(ffi.buffer(mine)))
         for peer in peers:
-            theirs = self._handles(f"tree/{peer}/{self.rank}", 2 * self._bytes)
-            check(lib.fcl_comm_branch_connect(self.pointer, peer, theirs))
+            theirs = self._handles(f"link/{algorithm}/{peer}/{self.rank}", size)
+            check(lib.fcl_comm_link_connect(self.pointer, algorithm, peer, theirs))
+        # Who sends before the other has connected would only be retransmitted.
+        self._meet(f"link/{algorithm}/connected", self.ranks)
+        self._linked.add(algorithm)
 
     def connect_peer(self, peer: int) -> None:
         """Connects to one peer, which must also send to or receive from this rank. Any thread may
@@ -227,13 +260,8 @@ class RoceCommunicator:
 
     def submit(self, operation: Operation) -> int:
         """Queues an operation; returns its ticket. Raises DistBackendError."""
-        wanted = ffi.new("struct fcl_operation *")
-        for field in ("kind", "type", "reduction", "count", "peer"):
-            setattr(wanted, field, getattr(operation, field))
-        wanted.input = ffi.cast("void *", operation.input)
-        wanted.output = ffi.cast("void *", operation.output)
         ticket = ffi.new("uint64_t *")
-        check(lib.fcl_submit(self.pointer, wanted, ticket))
+        check(lib.fcl_submit(self.pointer, _in_c(operation), ticket))
         return int(ticket[0])
 
     def wait(self, ticket: int) -> OperationResult:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from flowcheck.lab.roce_backend.rank_places import nic_of
+
 INTERFACE = "FLOWCHECK_LAB_INTERFACE"
-"""Interface of the emulated NIC. Without this variable nothing of this package is loaded into a
-trainer."""
+"""Interface of the emulated NIC, or those of a host's several NICs with commas between, of which a
+rank takes the one nearest to its GPU. Without this variable nothing of this package is loaded into
+a trainer."""
 
 PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
 """NCCL_PROTO value -> enum fcl_protocol (dpdk_ext/lab/fcl_comm.h)."""
@@ -45,6 +48,11 @@ class BackendSettings:
     """Settings of one trainer; field names as in struct fcl_net_settings and fcl_comm_settings."""
 
     interface: str
+    """Of this rank's NIC."""
+    nic: int
+    """Number of that NIC on its host."""
+    first_interface: str
+    """Of the host's first NIC, which has the host's route."""
     nccl_version: int
     """NCCL release as a number: 21900 for 2.19."""
     pmtu_bytes: int
@@ -121,6 +129,18 @@ def largest_path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> in
     return fitting[0]
 
 
+def _interfaces(environment: Mapping[str, str]) -> tuple[list[str], int]:
+    """The host's interfaces, and the number of this rank's, by torchrun's LOCAL_RANK and
+    LOCAL_WORLD_SIZE."""
+    told = environment[INTERFACE].strip()
+    interfaces = told.split(",")
+    if not all(re.fullmatch(r"[^\s/,]{1,15}", one) for one in interfaces):
+        raise _stop(INTERFACE, told, "the name of a network interface is needed")
+    ranks = int(environment.get("LOCAL_WORLD_SIZE") or 1)
+    local = int(environment.get("LOCAL_RANK") or 0)
+    return interfaces, nic_of(local, max(ranks, local + 1), len(interfaces))
+
+
 def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSettings:
     """Settings of this process. Raises SystemExit with a message for an invalid value."""
 
@@ -128,9 +148,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
         text = environment.get(name, "").strip()
         return parse(name, text) if text else default
 
-    interface = environment[INTERFACE].strip()
-    if not re.fullmatch(r"[^\s/]{1,15}", interface):
-        raise _stop(INTERFACE, interface, "the name of a network interface is needed")
+    interfaces, nic = _interfaces(environment)
+    interface = interfaces[nic]
     version = value("FLOWCHECK_LAB_NCCL", _version, 22900)
     least = value("NCCL_MIN_NCHANNELS", _number(1, MOST_CHANNELS), 1)
     most = value("NCCL_MAX_NCHANNELS", _number(1, MOST_CHANNELS), MOST_CHANNELS)
@@ -141,6 +160,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
     switch = _number(0, 1)
     return BackendSettings(
         interface=interface,
+        nic=nic,
+        first_interface=interfaces[0],
         nccl_version=version,
         pmtu_bytes=pmtu or largest_path_mtu(interface),
         protocol=value("NCCL_PROTO", _protocol, ANY_PROTOCOL),

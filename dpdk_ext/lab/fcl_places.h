@@ -1,0 +1,38 @@
+/* Where the ranks of a communicator are, and whom an algorithm links them to. The caller decides which ring
+ * a channel has and which ranks share a host (flowcheck/lab/roce_backend/rank_places.py); here it is kept. */
+#pragma once
+
+#include "fcl_comm.h"
+
+struct fcl_places {
+	uint32_t rank, ranks, channels;
+	uint32_t *orders;  /* [channel][ranks]: the channel's ring, from rank 0 on */
+	uint32_t *indices; /* [channel]: this rank's place in it */
+	uint32_t *hosts;   /* [ranks] */
+	int flat;          /* every rank has a host of its own */
+};
+
+/* Connections of one pair of ranks, kept apart by what they are for. */
+enum fcl_room {
+	FCL_FLOWS, /* of rings and trees, which share them as NCCL's do */
+	FCL_ROOMS,
+};
+
+struct fcl_edge {
+	uint32_t peer, room;
+	int out; /* from this rank; else to it */
+};
+
+enum { FCL_MOST_EDGES = 8 };
+
+/* Copies what `settings` say; 0 or a negative errno. */
+int fcl_places_open(struct fcl_places *places, const struct fcl_comm_settings *settings);
+void fcl_places_close(struct fcl_places *places);
+/* Whether a rank is on this rank's host: then nothing between them crosses the network. */
+int fcl_is_local(const struct fcl_places *places, uint32_t rank);
+/* The ring of a channel, and the rank `ahead` places after this one in it. */
+const uint32_t *fcl_order(const struct fcl_places *places, uint32_t channel);
+uint32_t fcl_after(const struct fcl_places *places, uint32_t channel, uint32_t ahead);
+/* What `algorithm` needs on a channel: at most FCL_MOST_EDGES, no two alike; their count. */
+uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t channel,
+		   struct fcl_edge *edges);
