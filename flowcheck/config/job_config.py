@@ -129,6 +129,10 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         self._check_origin()
         if self.optimizer is None:
             raise ConfigError("optimizer", None, NOT_STATED())
+        if self.whole_zero and self.optimizer.master_dtype is None:
+            # Its optimizer steps float32 copies of whatever the model has.
+            masters = msgspec.structs.replace(self.optimizer, master_dtype="float32")
+            msgspec.structs.force_setattr(self, "optimizer", masters)
         validate_optimizer(self.optimizer)
         check_last(self.last_step, *(own.last_step for own in self.job))
         check_job_tables(self.jobs, self.job)
@@ -166,9 +170,26 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         """What the operator states about the job because packets may not show it; None: the file
         states nothing of this kind."""
         model = self.model.operator_statement or OperatorStatement()
+        ready = self.model.ready or ()
+        if self.whole_zero and not model.order and len(ready) == len(model.parameters):
+            # Its stage 2 sums gradients as the backward pass finishes them.
+            model = msgspec.structs.replace(model, order=ready)
+        if self.whole_zero and self.sharded is not None:
+            most = self.sharded.bucket_elements
+            model = msgspec.structs.replace(model, bucket_elements=most)
         linear = has_linear_ll128(self.nccl) if self.nccl is not None else None
-        told = msgspec.structs.replace(model, rings=self.ring_orders, linear=linear)
+        told = msgspec.structs.replace(
+            model, rings=self.ring_orders, linear=linear, steps_masters=self.whole_zero
+        )
         return told if told != OperatorStatement() else None
+
+    @property
+    def whole_zero(self) -> bool:
+        """Whether the file states all that the whole state of a ZeRO job is followed by."""
+        sharded, optimizer = self.sharded, self.optimizer
+        zero = sharded is not None and sharded.style is ShardingStyle.ZERO
+        stated = self.model.factory is not None or bool(self.model.parameters)
+        return zero and stated and optimizer is not None and optimizer.computes_steps
 
     @property
     def late_join(self) -> bool:

@@ -10,7 +10,7 @@ from flowcheck.wire.training_job.operator_statements import ShardingStyle
 GRADIENTS = ("float32", "bfloat16", "float16")
 OF_STYLE: dict[str, tuple[ShardingStyle, ...]] = {
     "gradient_dtype": (ShardingStyle.ZERO, ShardingStyle.MEGATRON),
-    "bucket_elements": (ShardingStyle.MEGATRON,),
+    "bucket_elements": (ShardingStyle.ZERO, ShardingStyle.MEGATRON),
     "overlap_param_gather": (ShardingStyle.MEGATRON,),
     "sums_per_step": (ShardingStyle.ZERO,),
     "round_robin_gradients": (ShardingStyle.ZERO,),
@@ -39,7 +39,8 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
     "megatron"."""
     bucket_elements: int | None = None
     """--ddp-bucket-size of Megatron-LM, in elements. None: one bucket holds all, as without
-    --overlap-grad-reduce."""
+    --overlap-grad-reduce. With "zero" reduce_bucket_size of DeepSpeed, needed where sizes leave
+    open which gradients a bucket has; None: they tell."""
     overlap_param_gather: bool | None = None
     """--overlap-param-gather of Megatron-LM, which gathers the last bucket first. None: FlowCheck
     decides by the message sizes."""

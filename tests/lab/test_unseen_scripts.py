@@ -52,13 +52,13 @@ def hosts() -> Iterator[cluster.Cluster]:
         yield made
 
 
-def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:
+def replay(capture: Path, optimizer: str, more: str = "", *options: str) -> dict[str, Any]:
     """What `flowcheck replay` says of it. optimizer: empty where the job file states none."""
     job = capture.with_suffix(".toml")
     job.write_text((f"[optimizer]\n{optimizer}\n" if optimizer else "") + more)
     command = ["replay", str(capture), "--job", str(job)]
     done = preloaded.run(
-        [*command, "--digests", "--json", "--source", "file"],
+        [*command, "--digests", "--json", "--source", "file", *options],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -15,7 +15,12 @@ from support.netib.shapes import SMALL, WIDE
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
-from flowcheck.findings.catalog.distributed_optimizers import ORDER_OPEN, STEP_1_UNKNOWN
+from flowcheck.findings.catalog.distributed_optimizers import (
+    GATHERS_NOT_PLACED,
+    MASTERS_BY_ROUNDED,
+    ORDER_OPEN,
+    STEP_1_UNKNOWN,
+)
 from flowcheck.findings.catalog.refused_trainers import STEPS_ITS_OWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.sharding.gather_units import ShardedModel, model_units
@@ -25,7 +30,13 @@ from flowcheck.replica.sharding.zero_megatron_layout import (
     shard_parameters,
 )
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.training_job.learned_job import FollowedData, Parameter, decode_job
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import (
+    BufferBroadcast,
+    FollowedData,
+    Parameter,
+    decode_job,
+)
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
 
 STYLES = {"deepspeed": ShardingStyle.ZERO, "megatron": ShardingStyle.MEGATRON}
@@ -236,3 +247,47 @@ def test_gradients_of_a_stated_model_are_refused_where_its_optimizer_has_other_p
         assert reading.job is not None and reading.job.kind is FollowedData.GRADIENTS
     else:
         assert reading.job is None and STEPS_ITS_OWN() in reading.why_not
+
+
+WHOLE = {
+    "r2-ll128-bf16": OTHERS["r2-ll128-zero-bf16"],
+    "r3-simple-bf16": replace(
+        ZERO, ranks=3, protocol="Simple", dtype="bfloat16", channels=2, mirrored=(1,)
+    ),
+    "r2-ll-bf16": replace(ZERO, dtype="bfloat16"),
+    "r4-simple": OTHERS["r4-simple-zero-219"],
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_where_the_optimizer_is_stated_sums_are_followed_and_gathers_lie_behind_them(
+    name: str, tmp_path: Path
+) -> None:
+    options = WHOLE[name]
+    each = getattr(torch, options.dtype).itemsize
+    parameters = tuple(
+        Parameter(sizes=s, strides=(s[1], 1) if len(s) > 1 else (1,), element_bytes=each)
+        for s in options.shapes
+    )
+    order = tuple(range(len(parameters)))[::-1]
+    stated = OperatorStatement(parameters=parameters, order=order, steps_masters=True)
+    made = generate(options, tmp_path)
+    tape = read_capture_files(made.files)
+    model = model_of(options)
+    reading = read_stream(tape.flows, tape.messages, stated=stated, parted=model.sharded_wire)
+    job = reading.job
+    assert job is not None and job.kind is FollowedData.GRADIENTS, reading.why_not
+    gathered = model.units[0].block_bytes * options.ranks
+    assert job.buffer_broadcasts == (BufferBroadcast(numbers=(), nbytes=gathered, unit=0),)
+    assert (MASTERS_BY_ROUNDED() in job.assumed) == (options.dtype == "bfloat16")
+    covered = np.zeros(job.gradient_bytes + gathered, bool)
+    for plan in compile_flow_plans(job):
+        for part in plan.each.segments:
+            at = int(part["dst_byte"])
+            covered[at : at + int(part["data_bytes"])] = True
+    assert covered.all()
+    other = replace(options, ranks=options.ranks + 1)
+    without = read_stream(
+        tape.flows, tape.messages, stated=stated, parted=model_of(other).sharded_wire
+    )
+    assert without.job is None or GATHERS_NOT_PLACED() in without.job.assumed

@@ -14,6 +14,64 @@ PARAMETERS_ONLY = Entry(
     remedy="Restore the parameters with `flowcheck restore{this_run!o} --format safetensors --out "
     "FOLDER`; the trainer's own checkpoint has the rest.",
 )
+INSTEAD_OF_STATE = Entry(
+    "distributed_optimizer.instead_of_state",
+    "parameters alone are followed, as they are gathered, although [optimizer] is stated: {why}",
+    cause="The whole state of a ZeRO job is followed where each bucket of gradients is all-reduced "
+    "whole (`use_multi_rank_bucket_allreduce` of DeepSpeed, its default) and its order is known.",
+    remedy="State `[model] loss` or `order`, and `bucket_elements` in `[sharded]` as the trainer's "
+    "`reduce_bucket_size`; restore the parameters with `--format safetensors`.",
+)
+GATHERS_COMPARED = Entry(
+    "distributed_optimizer.gathers_compared",
+    "{units} units of parameters are gathered behind each step, and the replica's are held against "
+    "them",
+)
+MASTERS_BY_ROUNDED = Entry(
+    "distributed_optimizer.masters_by_rounded",
+    "the optimizer steps float32 copies of the parameters, which are not on the wire: they follow "
+    "from the initial weights and the gradients, and what is gathered shows them rounded",
+    until_audit=True,
+)
+MASTERS_COMPARED = Entry(
+    "distributed_optimizer.masters_compared",
+    "the optimizer steps float32 copies of the parameters, which are not on the wire: they follow "
+    "from the initial weights and the gradients; rounded, those of {steps} steps were equal to "
+    "what the trainers gathered, bit for bit, last of step {step}",
+    until_audit=True,
+)
+GATHERED_DIFFERS = Entry(
+    "distributed_optimizer.gathered_differs",
+    "step {step} is not what the trainers gathered behind it: {elements} of {all_elements} "
+    "elements differ, the first in {parameter}; no later step is called exact",
+    section="replica",
+    cause="The stated optimizer, its settings, the order of gradients in a bucket or the division "
+    "after the sum are not the trainer's, or its kernels have another arithmetic.",
+    remedy="Compare `[optimizer]`, `[model] order` and `[sharded]` with the script: the first "
+    "parameter that differs names the place. Then `flowcheck base FILE{this_run!o}` goes on from "
+    "the trainer's own bits.",
+)
+NOT_COMPARED = Entry(
+    "distributed_optimizer.not_compared",
+    "no step is compared with what the trainers gathered behind it: {why}",
+    until_audit=True,
+    cause="`[sharded]` and `[model]` state other models, or the model has several types.",
+    remedy="State the same factory in both tables of the job file, or audit a checkpoint.",
+)
+OTHER_PARAMETERS = Entry(
+    "distributed_optimizer.other_parameters",
+    "what [sharded] factory returns has not just the parameters that [model] factory has, in one "
+    "type",
+    remedy="State the same factory in `[sharded]` and `[model]` of the job file.",
+)
+GATHERS_NOT_PLACED = Entry(
+    "distributed_optimizer.gathers_not_placed",
+    "no gathers of the stated units were found behind the steps: no step is compared with what "
+    "the trainer made of it",
+    until_audit=True,
+    cause="`[sharded]` states another model, other groups or another setting than the trainer has.",
+    remedy="Compare the job file's `[sharded]` with the script, or audit a checkpoint.",
+)
 NO_TWO_STEPS = Entry(
     "distributed_optimizer.no_two_steps",
     "no two steps of the stated trainer were seen, one behind the other, that make the same "

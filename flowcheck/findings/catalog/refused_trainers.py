@@ -114,7 +114,8 @@ STEPS_ITS_OWN = Entry(
     "parameters of two bytes are gathered after every sum of their gradients, as by DeepSpeed's "
     "ZeRO: its optimizer steps float32 copies of its own, which are not on the wire; the job "
     'file\'s [sharded] style = "zero" follows the gathered ones',
-    remedy='State `style = "zero"` in the job file\'s `[sharded]`.',
+    remedy='State `style = "zero"` in the job file\'s `[sharded]`; with `[model] factory` and '
+    "`[optimizer]` the whole state is followed.",
 )
 
 # Maps of used parameters.

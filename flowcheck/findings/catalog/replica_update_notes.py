@@ -79,6 +79,11 @@ WHOLE_GRADIENTS = Entry(
     "[sharded] is stated, and the trainers sum whole gradients in a ring of {ranks} ranks, as "
     "DistributedDataParallel does: these are followed, and [sharded] is left aside",
 )
+WHOLE_STATE = Entry(
+    "replica.whole_state",
+    "the trainers sum whole gradients in a ring of {ranks} ranks, and [optimizer] states what "
+    "steps them: parameters and the optimizer's state are followed",
+)
 NAME_COUNT = Entry(
     "replica.name_count",
     "[model] names has {names} names for {parameters} parameters: they are called param.0, "

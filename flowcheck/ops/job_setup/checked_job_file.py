@@ -48,7 +48,7 @@ def _checked(config: JobConfig) -> JobConfig:
         check_target(config.persist)
         check_save_format(config.persist)
     if config.model.factory is not None:
-        made = with_factory_model(config.model, joins=config.late_join)
+        made = with_factory_model(config.model, joins=config.late_join or config.whole_zero)
         config = msgspec.structs.replace(config, model=made)
     check_optimizers_of_jobs(config)
     return config

@@ -26,6 +26,7 @@ from flowcheck.ops.watch.state.taint_of_models import record_taint, tainted_mode
 from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.audit_history import audit_history_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.job_run_dirs import job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -85,6 +86,7 @@ class ReplayResult:
         taint = last.get("taint")
         interrupted = self.stopped and (captured < self.frames or progress.complete_steps is None)
         lost = progress.lost
+        why = INTERRUPTED() if interrupted else progress.why
         return {
             "frames": self.frames,
             "captured_frames": captured,
@@ -94,7 +96,7 @@ class ReplayResult:
             "digests": steps if config.digests else [],
             "taint": None if taint is None else msgspec.convert(taint, Finding),
             "lost": lost,
-            "why": INTERRUPTED() if interrupted else progress.why,
+            "why": why or audit_history_of(where).doubt_of(),
             "interrupted": interrupted,
             "notes": list(progress.notes),
             "restarts": progress.restarts,

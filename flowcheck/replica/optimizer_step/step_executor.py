@@ -129,7 +129,8 @@ class StepExecutor:
             return findings.SEVERAL_OPTIMIZERS()
         if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
             return findings.OTHER_CLIPPING()
-        if config.clip_error_if_nonfinite or config.master_dtype or config.average:
+        masters = config.master_dtype not in (None, self._layout.dtype)
+        if config.clip_error_if_nonfinite or masters or config.average:
             return findings.MORE_THAN_THE_RULE()
         if any(s.per is EntryPer.PLACE for s in sections) or not first.steps_all:
             return findings.DIFFERENT_STATES()

@@ -6,6 +6,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.catalog.distributed_optimizers import MASTERS_BY_ROUNDED, MASTERS_COMPARED
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.catalog.replica_update_notes import (
     ASSUMED_UNREADABLE,
@@ -17,6 +18,7 @@ from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_CO
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
+from flowcheck.stages.job_state.gathered_parameters import read_tally
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import first_unused_step
@@ -55,11 +57,15 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
     ]
     left_out = first_unused_step(run.first_unused_step)
     keeps = () if left_out is None or audited >= left_out else (UNUSED_LEFT_OUT(left_out),)
+    own = tuple(_with_evidence(run, found) for found in own)
     return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
 
 
 def _with_evidence(run: RunDir, found: Finding) -> Finding:
     """The assumption with the evidence that was counted for and against it since."""
+    if found.is_any_of(MASTERS_BY_ROUNDED):
+        told = read_tally(run)
+        return MASTERS_COMPARED(steps=told.compared, step=told.last) if told.compared else found
     tally = (
         read_scale_evidence(run.scale) if found.is_any_of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import StateError
+from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.replica_update_notes import (
     GATHERED_FLOAT32,
     GATHERED_SIZE,
@@ -27,6 +28,21 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
 from flowcheck.wire.training_job.training_spec import TrainingFacts
+
+
+class GatheredTally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many steps of the replica were equal to what the trainers gathered behind them."""
+
+    compared: int = 0
+    last: int = 0
+    """The newest of them; 0: none."""
+
+
+def read_tally(run: RunDir) -> GatheredTally:
+    """The counts of a run; of a damaged file, none."""
+    with suppress(FileNotFoundError, *DECODE_ERRORS):
+        return msgspec.json.decode(run.gathered.read_bytes(), type=GatheredTally)
+    return GatheredTally()
 
 
 def stated_sharded_model(run: RunDir) -> ShardedModel | None:

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.replica_update_notes import (
     NAME_COUNT,
     START_LACKS_BYTES,
     WHOLE_GRADIENTS,
+    WHOLE_STATE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.element_ranges import no_ranges
@@ -104,7 +105,8 @@ def open_replica(
     if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
         say(unlike)
     if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
-        say(WHOLE_GRADIENTS(job.communicator_ranks[0]))
+        whole = WHOLE_STATE if config.whole_zero else WHOLE_GRADIENTS
+        say(whole(job.communicator_ranks[0]))
     if other := other_job_finding(config.ring_orders, job.communicator_ranks):
         say(other)
     if placing is not None:

@@ -205,6 +205,10 @@ class StepLog:
             tensors=self._tensors,
             tainted_elements=tainted_elements,
         )
+        self.record_audit(line)
+
+    def record_audit(self, line: AuditRecord) -> None:
+        """Adds a line to the run's audits, once."""
         encoded = msgspec.json.encode(line)
         log = self._run.audits
         lines = log.read_bytes().splitlines() if log.exists() else []

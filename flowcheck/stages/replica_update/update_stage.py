@@ -51,6 +51,7 @@ from flowcheck.stages.job_state.unused_parameters import (
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
 from flowcheck.stages.replica_update.base_checkpoint import BaseWait
 from flowcheck.stages.replica_update.early_step import EarlyStep
+from flowcheck.stages.replica_update.gathered_check import GatheredCheck
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     ArrivedGradient,
@@ -91,6 +92,7 @@ class UpdaterState:
     anchors: AnchorReplay
     buffers: Buffers
     kept: KeptSteps
+    gathered: GatheredCheck
 
     def gradient_of(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
         """What the replica takes of an iteration: (bytes, [parameters] bool: those that have
@@ -168,7 +170,8 @@ class UpdateService:
         anchors = AnchorReplay(run, self._config, source, self._each)
         buffers = Buffers(run, job, replica, source, self._each)
         kept = KeptSteps(run, self._config, replica, self._say, gathered=placing is not None)
-        given = waiting, known, placing, ahead, anchors, buffers, kept
+        gathered = GatheredCheck(run, job, replica, source, records, self._say)
+        given = waiting, known, placing, ahead, anchors, buffers, kept, gathered
         self._open = UpdaterState(replica, source, records, *given)
         self._finish_interrupted(self._open)
         return self._open
@@ -210,6 +213,7 @@ class UpdateService:
         self._say(o.source.new_finding())
         o.kept.tell()
         o.buffers.store_arrived(followed)
+        o.gathered.look(followed, self._each)
         arrived = self._whole(o, record)
         if waits:
             return self._wait(o, followed, arrived)

@@ -239,6 +239,11 @@ class LearnedFiles:
         return self.learned_folder / "assumed.json"
 
     @property
+    def gathered(self) -> Path:
+        """How many steps were equal to what the trainers gathered behind them."""
+        return self.learned_folder / "gathered.json"
+
+    @property
     def scale(self) -> Path:
         """Changes of the loss scale that were seen in the gradients."""
         return self.learned_folder / "scale.json"

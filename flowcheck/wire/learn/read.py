@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import msgspec
+
 from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED, NODES_OPEN
-from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
+from flowcheck.findings.catalog.distributed_optimizers import INSTEAD_OF_STATE, PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
@@ -230,11 +232,13 @@ def _read_sorted(
         release=query.release,
         rules=rules,
         streams=ring_streams,
+        parted=parted if stated is not None and stated.steps_masters else None,
     )
     job, why_not = data_parallel(communicators, found, asked)
     sharded = None
-    if job is None:
+    if job is None and not _whole_later(asked, why_not):
         sharded = _parameters(own, communicators, parted, query.blocks, ring_streams)
+        sharded = sharded and _instead(sharded, asked, why_not)
     if sharded is not None:
         job, why_not = sharded.job, sharded.why_not
     elif job is None:
@@ -335,6 +339,21 @@ def _parameters(
         return None
     learned = learn_sharded(communicators, blocks)
     return replace(learned, why_not=(SHARDED(), *learned.why_not))
+
+
+def _whole_later(asked: Asked, why_not: Sequence[Finding]) -> bool:
+    """More of the stream will tell the whole state that is stated to be followed: its gathers are
+    known before all of an iteration is."""
+    waits = any(why.is_any_of(learning.NO_WHOLE_ITERATION) for why in why_not)
+    return asked.parted is not None and not asked.ended and waits
+
+
+def _instead(learned: Learned, asked: Asked, why_not: Sequence[Finding]) -> Learned:
+    """The same, and why parameters alone are followed where the whole state was to be."""
+    if asked.parted is None or learned.job is None or not why_not:
+        return learned
+    assumed = (*learned.job.assumed, INSTEAD_OF_STATE(why_not[0]))
+    return replace(learned, job=msgspec.structs.replace(learned.job, assumed=assumed))
 
 
 def _unread(communicator: Communicator, found: Found) -> list[Finding]:

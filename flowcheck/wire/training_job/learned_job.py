@@ -219,12 +219,15 @@ class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BufferBroadcast(msgspec.Struct, frozen=True, kw_only=True):
-    """Module buffers that one broadcast of each forward pass carries; their values are those after
-    the previous iteration."""
+    """What one collective of each iteration carries beside gradients: module buffers that are
+    broadcast before a forward pass, or parameters that a sharded optimizer's ranks gather. Their
+    values are those after the previous iteration."""
 
     numbers: tuple[int, ...]
     """Indices of the buffers in the stated model's list."""
     nbytes: int
+    unit: int | None = None
+    """Index of the unit of sharded training whose parameters these are; None: module buffers."""
 
 
 class HasGradientSizes:
@@ -257,8 +260,8 @@ class HasGradientSizes:
 
     @property
     def module_buffer_bytes(self) -> int:
-        """Bytes of the broadcast module buffers, which lie after the gradients. No step waits for
-        them."""
+        """Bytes of the broadcast module buffers, or of the gathered parameters, which lie after the
+        gradients. No step waits for them."""
         return sum(held.nbytes for held in self.buffer_broadcasts)
 
     @property

@@ -94,3 +94,9 @@ class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
     None: no release is stated."""
     rings: tuple[RingOrder, ...] = ()
     """Ring orders from NCCL's debug log."""
+    bucket_elements: int | None = None
+    """Elements that a bucket of gradients has at most: a gradient that would take it over begins
+    the next one. None: not stated."""
+    steps_masters: bool = False
+    """The optimizer of a sharded trainer is stated, so that the wider copies that it steps of
+    parameters of two bytes are followed as well."""

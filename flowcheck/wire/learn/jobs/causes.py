@@ -36,8 +36,11 @@ from flowcheck.wire.learn.trainer.iteration import begun_at, extras_as_large, pl
 from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
 
-def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
-    """Why a job must not be followed although all of it could be read; None: nothing forbids."""
+def forbidding(
+    habits: Habits, cuts: Sequence[Cut], ring: Ring, *, masters: bool = False
+) -> Finding | None:
+    """Why a job must not be followed although all of it could be read; None: nothing forbids.
+    masters: the optimizer that steps wider copies of the parameters is stated."""
     other = second_count(cuts, ring)
     if other:
         return refused.TWO_MODELS(parameters=other, first_parameters=habits.parameters)
@@ -52,7 +55,7 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | Non
         return refused.LOW_RANK(one_bytes=one, other_bytes=two, rank=rank)
     if averages(habits, cuts, ring):
         return refused.AVERAGED(habits.state_bytes)
-    if steps_its_own(habits, cuts, ring):
+    if not masters and steps_its_own(habits, cuts, ring):
         return refused.STEPS_ITS_OWN()
     extras, iterations = extras_as_large(cuts, habits.reduces)
     # In the first of them, or in the last, it may not have been seen.

@@ -57,7 +57,9 @@ def _of(
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
-    if told := unsettled(communicator, collected, each) or forbidding(habits, cuts, ring):
+    masters = stated.steps_masters
+    told = unsettled(communicator, collected, each)
+    if told := told or forbidding(habits, cuts, ring, masters=masters):
         return None, (told,)
     buckets = habits.buckets
     plan = Plan(stated.parameters, Begun(buckets, buckets), start=cuts[begin])

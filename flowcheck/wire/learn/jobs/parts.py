@@ -25,13 +25,14 @@ from flowcheck.wire.learn.jobs.held import with_held
 from flowcheck.wire.learn.jobs.job import learn_job
 from flowcheck.wire.learn.jobs.lacking_start import shapes_open
 from flowcheck.wire.learn.jobs.own import learn_own
+from flowcheck.wire.learn.jobs.sharding.whole_state import with_gathered
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.mixed import may_be_mixed
 from flowcheck.wire.learn.verdict.weights import beside, weights_of
 from flowcheck.wire.training_job.learned_job import LearnedJob
-from flowcheck.wire.training_job.operator_statements import OperatorStatement
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Asked:
     release: NcclEra | None
     rules: tuple[NcclEra, ...]
     """NCCL's releases that the stream allows."""
+    parted: ShardedTraining | None = None
+    """The trainer whose optimizer is sharded, where its whole state is to be followed."""
     streams: Sequence[Stream]
     """Every connection of rings."""
 
@@ -145,6 +148,7 @@ def settled(
     if job is not None:
         every = [c.habits for c in communicators]
         job = with_held(job, next((h for h in every if h.types is not None), every[0]))
+        job = with_gathered(job, asked.parted)
     if job is not None and asked.release is not None:
         agrees = asked.rules == (asked.release,)
         told = (RELEASE_STATED if agrees else RELEASE_CONTRADICTED)(asked.release)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE,
@@ -141,7 +142,8 @@ def _loop(iteration: Sequence[Cut], ring: Ring, stated: OperatorStatement) -> Lo
         orders = {STATED_ORDER(): stated.order}
     found: dict[ddp_messages.Buckets, Finding] = {}
     for how, order in orders.items():
-        if (buckets := _in_order(iteration, ring, stated.parameters, order)) is not None:
+        buckets = _in_order(iteration, ring, stated.parameters, order)
+        if buckets is not None and _as_stated(buckets, stated):
             found.setdefault(buckets, how)
     if not found and len(iteration) == len(every) and not stated.order:
         own = _by_sizes(iteration, ring, stated.parameters)
@@ -152,6 +154,17 @@ def _loop(iteration: Sequence[Cut], ring: Ring, stated: OperatorStatement) -> Lo
     alone = len(buckets) == len(every)
     told = EACH_ALONE(how) if alone else how
     return Loop(buckets, told, tuple(other for _, other in others))
+
+
+def _as_stated(buckets: ddp_messages.Buckets, stated: OperatorStatement) -> bool:
+    """Each bucket holds as many gradients as the stated size of one lets it, in this order
+    (deepspeed/runtime/zero/stage_1_and_2.py, reduce_independent_p_g_buckets_and_remove_grads)."""
+    most = stated.bucket_elements
+    if most is None:
+        return True
+    counts = [[stated.parameters[i].elements for i in bucket] for bucket in buckets]
+    fits = all(sum(own) <= most or len(own) == 1 for own in counts)
+    return fits and all(sum(own) + behind[0] > most for own, behind in pairwise(counts))
 
 
 def _in_order(

@@ -1,0 +1,107 @@
+"""Which gathers of an iteration hold the parameters that a ZeRO job made of its gradients.
+
+DeepSpeed (deepspeed/runtime/zero/stage_1_and_2.py, step: all_gather_dp_groups) gathers each group's
+flat parameters behind the step, in the type of the model: of the iteration that the next gradients
+end, they come first. The replica of the whole state is held against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.findings.catalog.distributed_optimizers import (
+    GATHERS_COMPARED,
+    GATHERS_NOT_PLACED,
+    MASTERS_BY_ROUNDED,
+)
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
+from flowcheck.wire.training_job.connection_messages import edge_messages, op_sizes
+from flowcheck.wire.training_job.learned_job import (
+    BufferBroadcast,
+    CollectiveOp,
+    FollowedData,
+    LearnedJob,
+    Role,
+)
+from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
+
+
+def with_gathered(job: LearnedJob, parted: ShardedTraining | None) -> LearnedJob:
+    """The job with the gathers of each iteration behind its gradients, where every stated unit has
+    one and no other collective fits; else as it is, and it says that no step is compared."""
+    whole = job.kind is FollowedData.GRADIENTS and not job.buffer_broadcasts
+    if parted is None or parted.style is not ShardingStyle.ZERO or not whole:
+        return job
+    two = any(part.dtype in ("bfloat16", "float16") for part in parted.parts)
+    told = (MASTERS_BY_ROUNDED(),) * two
+    own = (job.communicators[0].ranks == parted.ranks) and _gathered(job, parted)
+    if not own:
+        return _with(job, job.each, (), (*told, GATHERS_NOT_PLACED()))
+    each, held = list(job.each), list[BufferBroadcast]()
+    for unit, (place, op) in enumerate(own):
+        each[place] = msgspec.structs.replace(op, buffer_broadcast=unit)
+        size = op.work_bytes * parted.ranks
+        held.append(BufferBroadcast(numbers=(), nbytes=size, unit=unit))
+    made = _with(job, each, held, told)
+    evidence = (*job.evidence, GATHERS_COMPARED(len(held)))
+    return msgspec.structs.replace(made, evidence=evidence)
+
+
+def _with(
+    job: LearnedJob,
+    each: Sequence[CollectiveOp],
+    held: Sequence[BufferBroadcast],
+    assumed: Sequence[object],
+) -> LearnedJob:
+    return msgspec.structs.replace(
+        job,
+        each=tuple(each),
+        buffer_broadcasts=tuple(held),
+        assumed=(*job.assumed, *assumed),
+    )
+
+
+def _gathered(job: LearnedJob, parted: ShardedTraining) -> list[tuple[int, CollectiveOp]]:
+    """[unit] (place in an iteration, the gather as it is stated); [] where they are not there one
+    behind the other before the gradients, or lie in two places."""
+    buckets = (place for place, op in enumerate(job.each) if op.role is Role.BUCKET)
+    stop = next(buckets, 0) - len(parted.parts)
+    found: list[list[tuple[int, CollectiveOp]]] = []
+    for start in range(stop + 1):
+        own = [
+            (start + n, _as_gather(job, job.each[start + n], part.gathered_bytes))
+            for n, part in enumerate(parted.parts)
+        ]
+        whole = [(place, op) for place, op in own if op is not None]
+        if len(whole) == len(own):
+            found.append(whole)
+    return found[0] if len(found) == 1 else []
+
+
+def _as_gather(job: LearnedJob, seen: CollectiveOp, block: int) -> CollectiveOp | None:
+    """The collective as a gather of `block` bytes a rank; None: its sends are not just that. Of two
+    ranks a gather and an all-reduce look alike."""
+    ranks = job.communicators[0].ranks
+    size = seen.work_bytes * (ranks if seen.kind is CollectiveKind.ALL_GATHER else 1)
+    alike = seen.kind is CollectiveKind.ALL_GATHER or (
+        ranks == 2 and seen.kind is CollectiveKind.ALL_REDUCE
+    )
+    slack = ranks * GRAIN_BYTES[seen.protocol]
+    if (
+        seen.communicator
+        or seen.role is Role.BUCKET
+        or not alike
+        or abs(size - block * ranks) > slack
+    ):
+        return None
+    own = msgspec.structs.replace(seen, kind=CollectiveKind.ALL_GATHER, work_bytes=block)
+    unit = min(parameter.element_bytes for parameter in job.reduced)
+    for edge in (edge for edge in job.edges if edge.communicator == own.communicator):
+        if op_sizes(job, edge, seen) != op_sizes(job, edge, own):
+            return None
+        sent = (one for channel in edge_messages(job, edge, (own,)) for one in channel)
+        if any(one.start_byte % unit for one in sent):
+            return None
+    return own

@@ -1,0 +1,123 @@
+"""DeepSpeed itself trains: its whole state is followed, by its own account of every step."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from support.standing import standing
+from support.started import SCRIPTS, launch
+from test_unseen_scripts import replay
+
+import flowcheck
+from flowcheck.findings.catalog.distributed_optimizers import GATHERED_DIFFERS, MASTERS_COMPARED
+from flowcheck.lab import cluster
+from flowcheck.lab.recording.packet_tap import PacketTap
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+    pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("deepspeed") is None,
+        reason="no DeepSpeed: DS_BUILD_OPS=0 pip install 'flowcheck[deepspeed]'",
+    ),
+]
+STEPS = 6
+MODEL = SCRIPTS / "deepspeed_model.py"
+READY = f'loss = "{MODEL}:loss"\n'
+ADAMW = 'name = "adamw"\nlearning_rate = 0.01\n'
+KINDS = ("exp_avg", "exp_avg_sq")
+
+
+@pytest.fixture
+def hosts(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[cluster.Cluster]:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    with standing(
+        cluster.Cluster(name=f"d{os.getpid()}", network=209, hosts=getattr(request, "param", 2))
+    ) as made:
+        yield made
+
+
+def tables(ranks: int, *, of: str = "bfloat16", sharded: str = "", model: str = READY) -> str:
+    """of: of the model's file, what makes it with the optimizer's groups."""
+    whole = "bfloat16" if of == "groups" else of
+    head = f'[sharded]\nstyle = "zero"\nfactory = "{MODEL}:{of}"\nranks = {ranks}\n{sharded}'
+    return f'{head}[model]\nfactory = "{MODEL}:{whole}"\n{model}'
+
+
+def truth(digests: Path, step: int, ranks: int) -> dict[str, dict[str, torch.Tensor]]:
+    """{kind: {parameter: value}}: the parameters, and what each rank told of its part of the
+    float32 copies and states, joined."""
+    told = [torch.load(f"{digests}.{step}.{rank}", weights_only=True) for rank in range(ranks)]
+    found: dict[str, dict[str, torch.Tensor]] = {"parameters": told[0]["model"]}
+    for number, names in enumerate(told[0]["groups"]):
+        flats = {kind: [one["states"][number][kind] for one in told] for kind in KINDS}
+        flats["masters"] = [one["masters"][number] for one in told]
+        for kind, parts in flats.items():
+            whole, at = torch.cat(parts), 0
+            for name in names:
+                like = told[0]["model"][name]
+                own = whole[at : at + prod(like.shape)].reshape(like.shape)
+                found.setdefault(kind, {})[name] = own
+                at += prod(like.shape)
+    return {kind: {n: own[n] for n in told[0]["model"]} for kind, own in found.items()}
+
+
+def sha256(held: dict[str, torch.Tensor]) -> str:
+    flat = (own.reshape(-1).view(torch.uint8).numpy().tobytes() for own in held.values())
+    return hashlib.sha256(b"".join(flat)).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words", "more"),
+    [
+        (2, ("stage2", "bfloat16", "NCCL_PROTO=LL"), {}),
+        (
+            3,
+            ("stage1", "bfloat16", "buckets", "foreach", "NCCL_PROTO=Simple"),
+            {"sharded": "bucket_elements = 12000\n", "model": ""},
+        ),
+        (
+            2,
+            ("stage2", "bfloat16", "groups", "buckets", "NCCL_PROTO=LL128"),
+            {"of": "groups", "sharded": "bucket_elements = 12000\n"},
+        ),
+    ],
+    indirect=["hosts"],
+)
+def test_every_step_has_the_trainers_own_state(
+    hosts: cluster.Cluster, tmp_path: Path, words: tuple[str, ...], more: dict[str, str]
+) -> None:
+    capture, digests, out = tmp_path / "job.pcapng", tmp_path / "digests", tmp_path / "out"
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="deepspeed"):
+        launch(hosts, "deepspeed_job.py", str(digests), *words)
+    stated = tables(hosts.hosts, **more)
+    told = replay(capture, ADAMW, stated, "--out", str(out))
+    assert not told["why"] and not told["lost"]
+    found = {line["step"]: line for line in told["digests"]}
+    assert list(found) == list(range(1, STEPS + 1))
+    for step, line in found.items():
+        right = truth(digests, step, hosts.hosts)
+        assert line["parameters_sha256"] == sha256(right["parameters"])
+        assert all(line["states_sha256"][kind] == sha256(right[kind]) for kind in KINDS)
+    held = flowcheck.load(out)
+    right = truth(digests, STEPS, hosts.hosts)
+    assert held["masters"].keys() == right["masters"].keys()
+    assert all(torch.equal(held["masters"][name], own) for name, own in right["masters"].items())
+    compared = MASTERS_COMPARED(steps=STEPS, step=STEPS)
+    assert str(compared) in [one["sentence"] for one in told["assumed"]]
+    wrong = replay(capture, ADAMW.replace("0.01", "0.02"), stated)
+    assert "NOT proved exact" in wrong["why"]["sentence"]
+    assert any(GATHERED_DIFFERS.code in str(note) for note in wrong["notes"])
