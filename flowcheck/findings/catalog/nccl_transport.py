@@ -129,6 +129,12 @@ PAT_NOT_FOLLOWED = Entry(
     "PAT is not followed: FlowCheck does not know its schedule of sends",
     remedy=USE_RING,
 )
+GATHERED_BY_PAT = Entry(
+    "algorithm.gathered_by_pat",
+    "all-gathers go by PAT, NCCL's parallel aggregated trees ({connections} connections to ranks "
+    "1, 2, 4, ... away), and are not followed",
+    remedy="Have NCCL gather by rings: `NCCL_PAT_ENABLE=0` for the trainers.",
+)
 TREES_MIRRORED = Entry(
     "algorithm.trees_mirrored_both_ways",
     "Trees: both directions of a port are mirrored, because following a tree needs both. Gb/s are "

@@ -34,6 +34,14 @@ ATOMICS = Entry(
     "{frames:,} frames are RDMA atomics: FlowCheck does not follow transfers that GPUs start "
     "themselves, as NVSHMEM's",
 )
+PUTS = Entry(
+    "frames.puts",
+    "{frames:,} RDMA atomics are beside the writes, as signals behind one-sided puts: NCCL's GIN "
+    "and RMA (symmetric memory, the hierarchical copy engine), NVSHMEM or DeepEP; FlowCheck does "
+    "not follow puts",
+    remedy="Let gradients go by NCCL's own rings and trees: `NCCL_GIN_ENABLE=0`, and no symmetric "
+    "memory for their buffers.",
+)
 DATAGRAMS = Entry(
     "frames.datagrams",
     "{frames:,} frames are unreliable datagrams: another transport's (AWS SRD, MPI), not NCCL's",

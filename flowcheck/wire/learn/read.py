@@ -14,6 +14,7 @@ from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED, NODES_OPEN
 from flowcheck.findings.catalog.distributed_optimizers import INSTEAD_OF_STATE, PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
+    GATHERED_BY_PAT,
     LL128_LINEAR_BY_CONTENT,
     LL128_LINEAR_STATED,
     LL128_ORDER_ASSUMED,
@@ -23,11 +24,12 @@ from flowcheck.findings.catalog.nccl_transport import (
 )
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.align.gap_numbers import with_gaps_numbered
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.predicted import Foretold, predicted
 from flowcheck.wire.learn.cuts.cut import Purse
+from flowcheck.wire.learn.flows.aggregated_trees import without_aggregated
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.rows import unpaired
 from flowcheck.wire.learn.flows.streams import Stream
@@ -202,7 +204,8 @@ def _read_sorted(
     foretell: bool,
 ) -> tuple[Reading, bool | None, Foretold | None]:
     """As `_read`, and what trainers' programs foretold. foretell: they are asked."""
-    ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
+    all_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
+    ring_streams, aggregated = without_aggregated(all_streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
     rules = rules_told(sorted_flows, query.release)
@@ -261,15 +264,8 @@ def _read_sorted(
     if sharded is None or sharded.job is None:
         first = unless_mixed(first, parts, communicators)
     why_not = first.why_not
-    merged = sorted_flows.merged_ports
-    if not messages:
-        why_not = (NO_WRITES(),)
-    elif merged > 1 and not communicators:
-        why_not = (MERGED_PORTS(merged),)
-    elif not sorted_flows.streams and not any(grant.rings for grant in sorted_flows.grants):
-        why_not = (NOT_NCCL(len(messages)),)
-    elif merged > 1 and why_not:
-        why_not = (MERGED_PORTS(merged), *why_not)
+    sums = any(c.kind == CollectiveKind.ALL_REDUCE for c in numbered)
+    why_not = _by_transport(why_not, len(messages), sorted_flows, aggregated, sums=sums)
     if job is not None:
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):
@@ -288,6 +284,22 @@ def _read_sorted(
         awaited=None if query.ended or first.job is not None else awaited(communicators),
     )
     return reading, lines.makes_sense(communicators), foretold
+
+
+def _by_transport(
+    why_not: tuple[Finding, ...], messages: int, told: Sorted, aggregated: int, *, sums: bool
+) -> tuple[Finding, ...]:
+    """Why there is no job, where how things are sent says more than what was read of them.
+    aggregated: connections of PAT; sums: all-reduces were read."""
+    if not messages:
+        return (NO_WRITES(),)
+    if told.merged_ports > 1 and (why_not or not told.streams):
+        return (MERGED_PORTS(told.merged_ports), *(why_not if sums else ()))
+    if not told.streams and not any(grant.rings for grant in told.grants):
+        return (NOT_NCCL(messages),)
+    if aggregated and why_not:
+        return (GATHERED_BY_PAT(aggregated), *(why_not if sums else ()))
+    return why_not
 
 
 def _communicators(

@@ -14,6 +14,8 @@ tells of a stray tunnel."""
 TCP_FRAMES_LEAST = 10_000
 """Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred. A
 choice between the two."""
+SIGNALS_LEAST = 10
+"""Atomics beside writes that are worth a word. A choice: a lock or two are no puts."""
 _WITHOUT_WRITES = {
     "tcp": non_nccl_frames.TCP,
     "send": non_nccl_frames.SENDS,
@@ -37,6 +39,8 @@ def non_nccl_reasons(frames: Mapping[str, int], *, goes_on: bool = False) -> tup
     told = []
     if encrypted and encrypted >= ENCRYPTED_SHARE_LEAST * total:
         told.append((encrypted, non_nccl_frames.ENCRYPTED))
+    if frames.get("write") and frames.get("atomic", 0) >= SIGNALS_LEAST:
+        told.append((frames["atomic"], non_nccl_frames.PUTS))
     if not frames.get("write"):
         entries = dict(_WITHOUT_WRITES)
         if goes_on and frames.get("tcp", 0) < TCP_FRAMES_LEAST:

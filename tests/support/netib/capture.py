@@ -84,6 +84,8 @@ def with_noise(options: Options, rng: np.random.Generator, fabric: Fabric) -> li
     port, server = fabric.port(options.mirrored[0], 0), fabric.port(STORAGE_RANK, 0)
     if options.storage:
         others += noise.storage(options, rng, port, server)
+    if options.puts:
+        others += noise.puts(options, rng, port, server)
     if options.chatter:
         others += noise.chatter(rng, port, server, 12)
     places = np.sort(rng.integers(0, len(fabric.log), len(others)))

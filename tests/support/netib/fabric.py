@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from support.netib import pat
 from support.netib.bonded import Bonded
 from support.netib.branches import Branches
 from support.netib.grouped import Grouped
@@ -61,6 +62,8 @@ class Fabric:
             self.heads.join({(s, c, r): one for (s, r, c), one in there.items()}, self.connect)
         if options.pipeline_bytes:
             self.join_pairs()
+        if options.pat:
+            self.join_aggregated()
 
     def join(self, communicator: str) -> None:
         """The connections of its ring that touch a mirrored node."""
@@ -74,6 +77,21 @@ class Fabric:
                         new = (communicator, sender, channel) not in self.connections
                         if source != target and near and new:
                             self.connect(communicator, sender, channel, source, target)
+
+    def join_aggregated(self) -> None:
+        """The connections of PAT's all-gathers, for ranks that are alone on their nodes."""
+        ranks = self.options.ranks
+        for dimension in range(pat.dimensions(ranks)):
+            for channel in range(self.options.channels):
+                for sender in range(ranks):
+                    target = (sender - (1 << dimension)) % ranks
+                    if {sender, target} & set(self.options.mirrored):
+                        name = pat.name_of(dimension)
+                        if target == (sender + 1) % ranks:  # that of the ring
+                            ring = self.connections["dp", sender, channel]
+                            self.connections[name, sender, channel] = ring
+                        else:
+                            self.connect(name, sender, channel, sender, target, target)
 
     def join_pairs(self) -> None:
         """The connections that carry sends from one rank to another."""
@@ -213,7 +231,7 @@ class Fabric:
 
     def ready(self, connection: Connection, operation: Operation, message: int) -> bool:
         """Whether the sender has what it is to send."""
-        if connection.communicator.startswith("pp"):
+        if operation.about.communicator.startswith(("pp", "pat")):
             return True
         index, channel = connection.sender, connection.channel
         own = connection.communicator

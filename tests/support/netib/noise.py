@@ -11,6 +11,7 @@ from support.netib.packets import Port
 
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_ONLY = 0x00, 0x01, 0x02, 0x04
 READ_REQUEST, READ_FIRST, READ_MIDDLE, READ_LAST, READ_ONLY = 0x0C, 0x0D, 0x0E, 0x0F, 0x10
+ATOMIC_ACKNOWLEDGE, FETCH_ADD = 0x12, 0x14
 
 Noise = list[tuple[Port, Port, bytes]]
 
@@ -50,6 +51,28 @@ def storage(options: Options, rng: np.random.Generator, port: Port, server: Port
         else:
             opcodes = (SEND_ONLY, SEND_FIRST, SEND_MIDDLE, SEND_LAST)
             answer(rng, options.mtu, size, psn, False, opcodes, b"", say)
+    return made
+
+
+def puts(options: Options, rng: np.random.Generator, port: Port, peer: Port) -> Noise:
+    """Plain writes of any size, each with a fetch-and-add behind it that tells its receiver, as
+    NCCL's GIN and NVSHMEM make them (NCCL src/transport/net_ib/gin.cc)."""
+    qpn, peer_qpn = (int(n) for n in rng.integers(0x40, 0xFFFF00, 2))
+    udp = packets.source_port(qpn, peer_qpn)
+    base, rkey = int(rng.integers(1 << 40)) << 4, int(rng.integers(1 << 31))
+    made: Noise = []
+    psn = 0
+    for number in range(1, options.puts + 1):
+        content = rng.bytes(int(rng.integers(1, 9 * options.mtu)))
+        at = base + int(rng.integers(1 << 26))
+        writes = packets.write_packets(at, rkey, content, b"", options.mtu)
+        writes.append((FETCH_ADD, struct.pack(">QIQQ", base - 64, rkey, 1, 0)))
+        for opcode, body in writes:
+            made.append((port, peer, packets.roce(port, peer, udp, opcode, peer_qpn, psn, body)))
+            psn += 1
+        body = packets.aeth(0x1F, number) + struct.pack(">Q", number - 1)
+        told = packets.roce(peer, port, udp, ATOMIC_ACKNOWLEDGE, qpn, psn - 1, body)
+        made.append((peer, port, told))
     return made
 
 

@@ -127,6 +127,10 @@ class Options:
     directions: str = "both"
     rails: int = 1
     """NIC ports of a node; channel c uses port c mod rails. Each is a mirror point of its own."""
+    pat: bool = False
+    """All-gathers of a sharded job go by NCCL's parallel aggregated trees."""
+    puts: int = 0
+    """Puts of others on the mirrored port, each with a signal behind it."""
     bonded: int = 1
     """NIC ports that NCCL takes for one (2.30 and later); all of them are one mirror point."""
     wrap: str = ""

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.netib import habits, parted
+from support.netib import habits, parted, pat
 from support.netib.broadcasts import listed
 from support.netib.fabric import Fabric, pair_name
 from support.netib.options import Options, Truth
@@ -125,7 +125,10 @@ class Trainer:
             for place, layer in enumerate(order):
                 each = len(blocks[layer]) // options.ranks
                 parts = [blocks[layer][n * each : (n + 1) * each] for n in range(options.ranks)]
-                self.run(all_gather(options, parts), gap_us=300)
+                if options.pat:
+                    self.run(*pat.gathered(options, parts), gap_us=300)
+                else:
+                    self.run(all_gather(options, parts), gap_us=300)
                 if place >= layers[-1]:
                     drawn = [self.random(sizes[layer], 1) for _ in range(options.ranks)]
                     self.run(reduce_scatter(options, drawn), gap_us=300)
