@@ -49,6 +49,7 @@ from flowcheck.findings.catalog.refused_settings import (
     NO_SOURCE,
     NOT_TOML,
     ONE_FSDP_JOB,
+    OTHER_SCALER,
     UNREADABLE,
     VERSION,
 )
@@ -129,6 +130,8 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         self._check_origin()
         if self.optimizer is None:
             raise ConfigError("optimizer", None, NOT_STATED())
+        if self.whole_zero and self.optimizer.scaler is not None:
+            raise ConfigError("optimizer.scaler", self.optimizer.scaler.init_scale, OTHER_SCALER())
         if self.whole_zero and self.optimizer.master_dtype is None:
             # Its optimizer steps float32 copies of whatever the model has.
             masters = msgspec.structs.replace(self.optimizer, master_dtype="float32")

@@ -88,6 +88,16 @@ class ScalerConfig(ConfigSection, frozen=True, kw_only=True):
     unscale gradients themselves, with another rounding. None: true where gradients are clipped."""
 
 
+class ShardedGroup(ConfigSection, frozen=True, kw_only=True):
+    """How DeepSpeed lays the parameters of one group end to end, and cuts them into parts."""
+
+    ranks: int
+    part_elements: int
+    """Elements of a rank's part, padding included."""
+    starts: tuple[tuple[int, int], ...]
+    """(index of a parameter in registration order, its first element in the group), ascending."""
+
+
 class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     """The trainer's optimizer, as the training script states it. Packets show none of these
     settings. None means torch's default."""
@@ -194,6 +204,9 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     """Function "file.py:function" that rounds master weights to parameters, in place of rounding to
     nearest. FlowCheck calls it with the master weight, the step and the parameter's name; it
     returns the parameter."""
+    sharded_groups: tuple[ShardedGroup, ...] = ()
+    """Groups of a DeepSpeed ZeRO job whose whole state is followed. FlowCheck fills this in from
+    [sharded] where `clip_norm` is stated, which is gradient_clipping of DeepSpeed then."""
     scaler: ScalerConfig | None = None
     """The trainer's gradient scaler. If stated, gradients in packets are of a scaled loss."""
     average: AverageConfig | None = None

@@ -86,6 +86,12 @@ def sha256(held: dict[str, torch.Tensor]) -> str:
         (2, ("stage2", "bfloat16", "NCCL_PROTO=LL"), {}),
         (
             3,
+            ("stage2", "bfloat16", "clip", "NCCL_PROTO=LL"),
+            {"optimizer": ADAMW + "clip_norm = 0.02\n"},
+        ),
+        (2, ("stage1", "bfloat16", "micro", "NCCL_PROTO=LL"), {"model": ""}),
+        (
+            3,
             ("stage1", "bfloat16", "buckets", "foreach", "NCCL_PROTO=Simple"),
             {"sharded": "bucket_elements = 12000\n", "model": ""},
         ),
@@ -100,11 +106,13 @@ def sha256(held: dict[str, torch.Tensor]) -> str:
 def test_every_step_has_the_trainers_own_state(
     hosts: cluster.Cluster, tmp_path: Path, words: tuple[str, ...], more: dict[str, str]
 ) -> None:
+    more = dict(more)
     capture, digests, out = tmp_path / "job.pcapng", tmp_path / "digests", tmp_path / "out"
     with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="deepspeed"):
         launch(hosts, "deepspeed_job.py", str(digests), *words)
+    optimizer = more.pop("optimizer", ADAMW)
     stated = tables(hosts.hosts, **more)
-    told = replay(capture, ADAMW, stated, "--out", str(out))
+    told = replay(capture, optimizer, stated, "--out", str(out))
     assert not told["why"] and not told["lost"]
     found = {line["step"]: line for line in told["digests"]}
     assert list(found) == list(range(1, STEPS + 1))
@@ -118,6 +126,6 @@ def test_every_step_has_the_trainers_own_state(
     assert all(torch.equal(held["masters"][name], own) for name, own in right["masters"].items())
     compared = MASTERS_COMPARED(steps=STEPS, step=STEPS)
     assert str(compared) in [one["sentence"] for one in told["assumed"]]
-    wrong = replay(capture, ADAMW.replace("0.01", "0.02"), stated)
+    wrong = replay(capture, optimizer.replace("0.01", "0.02"), stated)
     assert "NOT proved exact" in wrong["why"]["sentence"]
     assert any(GATHERED_DIFFERS.code in str(note) for note in wrong["notes"])

@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.distributed_optimizers import (
     MASTERS_BY_ROUNDED,
     ORDER_OPEN,
     STEP_1_UNKNOWN,
+    SUMS_EACH_PASS,
 )
 from flowcheck.findings.catalog.refused_trainers import STEPS_ITS_OWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -249,6 +250,10 @@ def test_gradients_of_a_stated_model_are_refused_where_its_optimizer_has_other_p
         assert reading.job is None and STEPS_ITS_OWN() in reading.why_not
 
 
+def other_ranks(options: Options) -> ShardedModel:
+    return model_of(replace(options, ranks=options.ranks + 1))
+
+
 WHOLE = {
     "r2-ll128-bf16": OTHERS["r2-ll128-zero-bf16"],
     "r3-simple-bf16": replace(
@@ -286,8 +291,13 @@ def test_where_the_optimizer_is_stated_sums_are_followed_and_gathers_lie_behind_
             at = int(part["dst_byte"])
             covered[at : at + int(part["data_bytes"])] = True
     assert covered.all()
-    other = replace(options, ranks=options.ranks + 1)
-    without = read_stream(
-        tape.flows, tape.messages, stated=stated, parted=model_of(other).sharded_wire
-    )
-    assert without.job is None or GATHERS_NOT_PLACED() in without.job.assumed
+    twice = model_of(options, sums_per_step=2)
+    for parted, why in ((other_ranks(options), GATHERS_NOT_PLACED()), (twice, SUMS_EACH_PASS(2))):
+        wire = parted.sharded_wire
+        reading = read_stream(tape.flows, tape.messages, stated=stated, parted=wire)
+        job = reading.job
+        if why == GATHERS_NOT_PLACED() and options.dtype == "float32":
+            assert job is not None and why in job.assumed  # no copies that only gathers show
+        else:
+            assert job is None or job.kind is FollowedData.PARAMETERS
+        assert all(part.job is None or part.job is job for part in reading.parts)

@@ -64,13 +64,35 @@ OTHER_PARAMETERS = Entry(
     "type",
     remedy="State the same factory in `[sharded]` and `[model]` of the job file.",
 )
+SUMS_EACH_PASS = Entry(
+    "distributed_optimizer.sums_each_pass",
+    "the trainers sum gradients {sums} times a step, as [sharded] sums_per_step states, and add "
+    "the sums up by themselves",
+    cause="DeepSpeed's stage 2 sums gradients in every accumulated backward pass; these sums are "
+    "not added up here.",
+    remedy="Train with stage 1, which sums once a step, or restore the parameters alone.",
+)
+NORM_ORDER = Entry(
+    "distributed_optimizer.norm_order",
+    "the squares of the norm that gradients are clipped by are added around the ring, from its "
+    "second rank on: another algorithm of NCCL adds them in another order, and the last bit may "
+    "differ",
+    until_audit=True,
+)
+FUSED_PARTS = Entry(
+    "distributed_optimizer.fused_parts",
+    "a fused kernel of a CPU steps each rank's flat part, and the last elements of one have other "
+    "bits than a parameter's: here it steps parameters",
+    until_audit=True,
+)
 GATHERS_NOT_PLACED = Entry(
     "distributed_optimizer.gathers_not_placed",
-    "no gathers of the stated units were found behind the steps: no step is compared with what "
-    "the trainer made of it",
+    "no gathers of the stated units were found behind all steps: none is compared with what the "
+    "trainer made of it",
     until_audit=True,
-    cause="`[sharded]` states another model, other groups or another setting than the trainer has.",
-    remedy="Compare the job file's `[sharded]` with the script, or audit a checkpoint.",
+    cause="`[sharded]` states another model, other groups or another setting than the trainer has, "
+    "or the trainer sums gradients several times a step.",
+    remedy="Compare the job file's `[sharded]` with the script, `sums_per_step` too.",
 )
 NO_TWO_STEPS = Entry(
     "distributed_optimizer.no_two_steps",

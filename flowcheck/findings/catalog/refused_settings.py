@@ -238,6 +238,12 @@ ONE_FSDP_JOB = Entry(
     "of FSDP supports one job only",
     remedy="Leave `jobs` and `[[job]]` out.",
 )
+OTHER_SCALER = Entry(
+    "setting.other_scaler",
+    "of torch: DeepSpeed scales its loss by a rule of its own, which is not followed",
+    remedy="State a fixed loss scale (`loss_scale` of DeepSpeed) as `[optimizer] "
+    "gradient_divisor`; with a dynamic one leave `[optimizer]` out, and parameters are followed.",
+)
 FACTORY_FORM = Entry(
     "setting.factory_form",
     "does not name a function",

@@ -13,6 +13,7 @@ from flowcheck.ops.job_setup.job_file_references import (
     check_optimizers_of_jobs,
     with_factory_model,
     with_nccl_log,
+    with_zero_groups,
 )
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
@@ -49,6 +50,6 @@ def _checked(config: JobConfig) -> JobConfig:
         check_save_format(config.persist)
     if config.model.factory is not None:
         made = with_factory_model(config.model, joins=config.late_join or config.whole_zero)
-        config = msgspec.structs.replace(config, model=made)
+        config = with_zero_groups(msgspec.structs.replace(config, model=made))
     check_optimizers_of_jobs(config)
     return config

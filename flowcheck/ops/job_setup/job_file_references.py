@@ -8,11 +8,13 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobConfig, ModelConfig
+from flowcheck.config.optimizer_config import ShardedGroup
 from flowcheck.errors import ConfigError, LearnError, StateError
+from flowcheck.findings.catalog.distributed_optimizers import OTHER_PARAMETERS
 from flowcheck.findings.catalog.refused_commands import ORDER_OF_NAMES, OTHER_NAMES, OTHER_SIZES
 from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.planning.meta_device_model import MetaModel, load_model
-from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.param_layout import Layout, dtype_size_bytes
 from flowcheck.replica.preflight.factory_preflight import try_factory
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import ShardedModel
@@ -109,6 +111,32 @@ def read_nccl_log(key: str, file: Path) -> NcclLog:
         raise ConfigError(key, str(file), UNREADABLE(error.strerror)) from error
     except LearnError as error:
         raise ConfigError(key, str(file), error.finding) from error
+
+
+def with_zero_groups(config: JobConfig) -> JobConfig:
+    """`config` with the groups by whose parts DeepSpeed sums the norm that it clips by. Raises
+    ConfigError where [sharded] and [model] have other parameters."""
+    optimizer = config.optimizer
+    if not config.whole_zero or optimizer is None or optimizer.clip_norm is None:
+        return config
+    made = sharded_model(config)
+    assert made is not None, "a ZeRO job has one"
+    index = {name: n for n, name in enumerate(config.model.names)}
+    if set(made.names) != set(index):
+        assert config.sharded is not None
+        raise ConfigError("sharded.factory", config.sharded.factory, OTHER_PARAMETERS())
+    groups = tuple(
+        ShardedGroup(
+            ranks=made.ranks,
+            part_elements=unit.block_bytes // dtype_size_bytes(unit.pieces[0].dtype),
+            starts=tuple(
+                (index[p.name], p.start_byte // dtype_size_bytes(p.dtype)) for p in unit.pieces
+            ),
+        )
+        for unit in made.units
+    )
+    own = msgspec.structs.replace(optimizer, sharded_groups=groups)
+    return msgspec.structs.replace(config, optimizer=own)
 
 
 def sharded_model(config: JobConfig) -> ShardedModel | None:

@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.parameter_layouts import GRADIENT_BYTES
 from flowcheck.findings.catalog.replica_state_errors import TRAINER_ENDS
 from flowcheck.replica.flat_tensors import FlatValues, flat_gradient, parameter_views
 from flowcheck.replica.optimizer.state_section_names import GradientMask
+from flowcheck.replica.optimizer.zero_clipping import clip_as_zero
 from flowcheck.replica.param_layout import Layout
 
 
@@ -51,6 +52,9 @@ def clip_gradients(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> N
     """Clips the gradients in place with torch.nn.utils, in the order of the training script.
     leaves: parameters whose .grad is set. Raises StateError where the norm is not finite and the
     script would stop (error_if_nonfinite)."""
+    if config.sharded_groups:
+        clip_as_zero(config, leaves)
+        return
     norm = config.clip_norm is not None and not config.clip_together
     value = config.clip_value is not None
     if value and config.clip_value_first:

@@ -127,7 +127,8 @@ class StepExecutor:
         config, sections = self._optimizer, self._description.sections
         if len(first.optimizers) > 1:
             return findings.SEVERAL_OPTIMIZERS()
-        if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
+        other = config.clip_value is not None or bool(config.sharded_groups)
+        if other or config.clip_norm_type != 2.0 or config.scaler:
             return findings.OTHER_CLIPPING()
         masters = config.master_dtype not in (None, self._layout.dtype)
         if config.clip_error_if_nonfinite or masters or config.average:

@@ -4,11 +4,12 @@ weights. Gradients that arrive meanwhile wait in their source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.findings.catalog.distributed_optimizers import FUSED_PARTS, NORM_ORDER
 from flowcheck.findings.catalog.replica_update_notes import (
     NAME_COUNT,
     START_LACKS_BYTES,
@@ -107,6 +108,8 @@ def open_replica(
     if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
         whole = WHOLE_STATE if config.whole_zero else WHOLE_GRADIENTS
         say(whole(job.communicator_ranks[0]))
+        for found in _zero_assumptions(config, optimizer):
+            add_assumption(run, found)
     if other := other_job_finding(config.ring_orders, job.communicator_ranks):
         say(other)
     if placing is not None:
@@ -140,6 +143,16 @@ def open_replica(
     if made.tainted:
         say(START_LACKS_BYTES(tainted_finding(made.tainted, layout)))
     return _resting(run, made), placing
+
+
+def _zero_assumptions(config: JobConfig, optimizer: OptimizerConfig) -> Iterator[Finding]:
+    """What the steps of a ZeRO job's whole state rest on."""
+    if not config.whole_zero:
+        return
+    if any(group.ranks > 2 for group in optimizer.sharded_groups):
+        yield NORM_ORDER()
+    if any(o.implementation == "fused" and o.device != "cuda" for o in optimizer.per_optimizer):
+        yield FUSED_PARTS()
 
 
 def _resting(run: RunDir, replica: Replica) -> Replica:

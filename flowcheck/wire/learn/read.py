@@ -235,7 +235,7 @@ def _read_sorted(
         release=query.release,
         rules=rules,
         streams=ring_streams,
-        parted=parted if stated is not None and stated.steps_masters else None,
+        parted=parted,
     )
     job, why_not = data_parallel(communicators, found, asked)
     sharded = None
@@ -357,12 +357,12 @@ def _whole_later(asked: Asked, why_not: Sequence[Finding]) -> bool:
     """More of the stream will tell the whole state that is stated to be followed: its gathers are
     known before all of an iteration is."""
     waits = any(why.is_any_of(learning.NO_WHOLE_ITERATION) for why in why_not)
-    return asked.parted is not None and not asked.ended and waits
+    return asked.whole and not asked.ended and waits
 
 
 def _instead(learned: Learned, asked: Asked, why_not: Sequence[Finding]) -> Learned:
     """The same, and why parameters alone are followed where the whole state was to be."""
-    if asked.parted is None or learned.job is None or not why_not:
+    if not asked.whole or learned.job is None or not why_not:
         return learned
     assumed = (*learned.job.assumed, INSTEAD_OF_STATE(why_not[0]))
     return replace(learned, job=msgspec.structs.replace(learned.job, assumed=assumed))

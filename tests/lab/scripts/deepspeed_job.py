@@ -3,7 +3,8 @@
 Arguments: the file of digests, then words: stage1 or stage2; bfloat16, float16 or float32 (the
 type of the model); micro (two backward passes a step); clip (by a norm that gradients exceed);
 buckets (of at most 12,000 elements); groups (two of the optimizer); foreach (how torch steps);
-save=FOLDER (each step's checkpoint is written there) and load=FOLDER (the newest is gone on from).
+until:N (all ranks are gone behind that step, and save nothing); save:FOLDER (a checkpoint of step 0
+is written there); load:FOLDER (the newest there is gone on from).
 
 What each rank holds of a step is written beside the digests, FILE.STEP.RANK: its part of the
 float32 copies, and of each state, as DeepSpeed has them.
@@ -11,6 +12,7 @@ float32 copies, and of each state, as DeepSpeed has them.
 
 import os
 import sys
+import time
 
 os.environ.setdefault("LOCAL_RANK", "0")
 
@@ -22,7 +24,7 @@ from deepspeed_model import loss, make, parameter_groups
 from torch import nn
 
 STEPS, RATE, MICRO, CLIP = 6, 0.01, 2, 0.02
-WORDS = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[2:]}
+WORDS = {word.partition(":")[0]: word.partition(":")[2] for word in sys.argv[2:]}
 
 
 def settings() -> dict[str, object]:
@@ -47,14 +49,17 @@ def main() -> None:
     engine, held, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings())
     if "load" in WORDS:
         engine.load_checkpoint(WORDS["load"])
+    if "save" in WORDS:
+        engine.save_checkpoint(WORDS["save"])
     for step in range(engine.global_steps + 1, STEPS + 1):
         for turn in range(MICRO if "micro" in WORDS else 1):
             noise(step, dist.get_rank(), turn)
             engine.backward(loss(engine, "cpu"))
             engine.step()
         told(step, engine.module, held)
-        if "save" in WORDS:
-            engine.save_checkpoint(WORDS["save"])
+        if str(step) == WORDS.get("until"):
+            time.sleep(1)  # what its last gathers sent is on its way
+            os._exit(0)
     dist.barrier()
     dist.destroy_process_group()
 

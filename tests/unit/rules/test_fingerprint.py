@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from flowcheck.config import GroupConfig, OptimizerConfig, OptimizerPartConfig
-from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
+from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig, ShardedGroup
 from flowcheck.replica.optimizer.state_section_names import fingerprint
 
 
@@ -35,6 +35,7 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "clip_wait_s": [5.0],
         "synced_backwards": [2],
         "gradient_divisor": [2.0],
+        "sharded_groups": [(ShardedGroup(ranks=2, part_elements=4, starts=((0, 0),)),)],
         "factory": ["train.py:optimizer"],
         "factory_arguments": [{"rate": 0.1}],
         "arguments": [{"alpha": 0.9}],

@@ -25,7 +25,7 @@ from flowcheck.wire.learn.jobs.held import with_held
 from flowcheck.wire.learn.jobs.job import learn_job
 from flowcheck.wire.learn.jobs.lacking_start import shapes_open
 from flowcheck.wire.learn.jobs.own import learn_own
-from flowcheck.wire.learn.jobs.sharding.whole_state import with_gathered
+from flowcheck.wire.learn.jobs.sharding.whole_state import not_whole, with_gathered
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.collect import Found
@@ -46,7 +46,13 @@ class Asked:
     rules: tuple[NcclEra, ...]
     """NCCL's releases that the stream allows."""
     parted: ShardedTraining | None = None
-    """The trainer whose optimizer is sharded, where its whole state is to be followed."""
+    """The trainer whose optimizer is stated to be sharded; None: none is."""
+
+    @property
+    def whole(self) -> bool:
+        """All its state is to be followed: its optimizer is stated as well."""
+        return self.parted is not None and self.stated is not None and self.stated.steps_masters
+
     streams: Sequence[Stream]
     """Every connection of rings."""
 
@@ -111,6 +117,8 @@ def data_parallel(
     unseen = why_not == (START_UP_NOT_SEEN(),)
     if job is None and (unseen or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, asked.stated, ended=asked.ended)
+    if job is not None and (why := not_whole(job, asked.parted, masters=asked.whole)):
+        return None, (why,)
     unseen = job is None and why_not[0].is_any_of(START_UP_NOT_SEEN, NO_ALL_REDUCE)
     open_shapes = map(shapes_open, communicators if unseen and asked.ended else ())
     if why := next(filter(None, open_shapes), None):
@@ -148,7 +156,7 @@ def settled(
     if job is not None:
         every = [c.habits for c in communicators]
         job = with_held(job, next((h for h in every if h.types is not None), every[0]))
-        job = with_gathered(job, asked.parted)
+        job = with_gathered(job, asked.parted) if asked.whole else job
     if job is not None and asked.release is not None:
         agrees = asked.rules == (asked.release,)
         told = (RELEASE_STATED if agrees else RELEASE_CONTRADICTED)(asked.release)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
+
 from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE,
     EACH_ALONE_ANY_ORDER,
@@ -33,6 +35,9 @@ from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
+USUAL_BUCKET_ELEMENTS = 500_000_000
+"""reduce_bucket_size of DeepSpeed where its settings have none (deepspeed/runtime/zero/config.py,
+DeepSpeedZeroConfig)."""
 MOST_BEFORE = 32
 """All-reduces looked at for the first one of an iteration; those before are the trainer's own."""
 
@@ -97,9 +102,13 @@ def own_loop(
                 stop = min(stop, at + len(iteration)) if not found else stop
                 found.setdefault(tuple(map(len, loop.buckets)), (at, loop))
         at += 1
-    if len(found) != 1:
+    ways = list(found.values())
+    if len(ways) > 1 and stated.steps_masters and stated.bucket_elements is None:
+        usual = msgspec.structs.replace(stated, bucket_elements=USUAL_BUCKET_ELEMENTS)
+        ways = [way for way in ways if _as_stated(way[1].buckets, usual)]
+    if len(ways) != 1:
         return None
-    at, loop = next(iter(found.values()))
+    at, loop = ways[0]
     return loop, _named(cuts, reduces[at:], ring, stated.parameters, loop)
 
 

@@ -15,7 +15,9 @@ from flowcheck.findings.catalog.distributed_optimizers import (
     GATHERS_COMPARED,
     GATHERS_NOT_PLACED,
     MASTERS_BY_ROUNDED,
+    SUMS_EACH_PASS,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.training_job.connection_messages import edge_messages, op_sizes
 from flowcheck.wire.training_job.learned_job import (
@@ -27,6 +29,8 @@ from flowcheck.wire.training_job.learned_job import (
 )
 from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
 
+TWO_BYTES = ("bfloat16", "float16")
+
 
 def with_gathered(job: LearnedJob, parted: ShardedTraining | None) -> LearnedJob:
     """The job with the gathers of each iteration behind its gradients, where every stated unit has
@@ -34,7 +38,7 @@ def with_gathered(job: LearnedJob, parted: ShardedTraining | None) -> LearnedJob
     whole = job.kind is FollowedData.GRADIENTS and not job.buffer_broadcasts
     if parted is None or parted.style is not ShardingStyle.ZERO or not whole:
         return job
-    two = any(part.dtype in ("bfloat16", "float16") for part in parted.parts)
+    two = any(part.dtype in TWO_BYTES for part in parted.parts)
     told = (MASTERS_BY_ROUNDED(),) * two
     own = (job.communicators[0].ranks == parted.ranks) and _gathered(job, parted)
     if not own:
@@ -47,6 +51,20 @@ def with_gathered(job: LearnedJob, parted: ShardedTraining | None) -> LearnedJob
     made = _with(job, each, held, told)
     evidence = (*job.evidence, GATHERS_COMPARED(len(held)))
     return msgspec.structs.replace(made, evidence=evidence)
+
+
+def not_whole(job: LearnedJob, parted: ShardedTraining | None, *, masters: bool) -> Finding | None:
+    """Why what was read as sums of gradients is not followed as the state of a ZeRO job; None: it
+    is, or the job is another one. masters: the optimizer is stated. Of parameters of two bytes
+    gathers have to show what became of each step: what is taken for one may be a part of it."""
+    if parted is None or parted.style is not ShardingStyle.ZERO:
+        return None
+    if parted.sums > 1:
+        return SUMS_EACH_PASS(parted.sums)
+    two = any(part.dtype in TWO_BYTES for part in parted.parts)
+    if masters and two and not with_gathered(job, parted).buffer_broadcasts:
+        return GATHERS_NOT_PLACED()
+    return None
 
 
 def _with(
