@@ -197,7 +197,8 @@ static int open_on_node(void *argument)
 		release(comm);
 		return result;
 	}
-	comm->settings.orders = comm->settings.hosts = NULL; /* the caller's memory */
+	/* The caller's memory. */
+	comm->settings.orders = comm->settings.hosts = comm->settings.head_ranks = NULL;
 	comm->next = comm->node->comms;
 	comm->node->comms = comm;
 	return 0;

@@ -27,7 +27,8 @@ enum fcl_type {
 	FCL_FLOAT64
 };
 enum fcl_reduction { FCL_SUM, FCL_AVG, FCL_MIN, FCL_MAX, FCL_PROD };
-enum fcl_algorithm { FCL_RING, FCL_TREE, FCL_ALGORITHMS };
+enum fcl_algorithm { FCL_RING, FCL_TREE, FCL_NVLS_TREE, FCL_ALGORITHMS };
+enum { FCL_MOST_GPUS = 16 }; /* of a host, where there are NVLS trees */
 enum fcl_protocol { FCL_LL, FCL_LL128, FCL_SIMPLE, FCL_ANY_PROTOCOL };
 
 struct fcl_comm_settings {
@@ -38,7 +39,11 @@ struct fcl_comm_settings {
 	uint64_t tree_below;   /* all-reduces of fewer bytes go by trees, but averages */
 	/* Where ranks are: copied; NULL: a host each, rings in the order of ranks. */
 	const uint32_t *orders; /* [channel][ranks]: the channel's ring, from rank 0 on */
-	const uint32_t *hosts;  /* [ranks]: a number for each rank's host */
+	const uint32_t *hosts;  /* [ranks]: the number of its host, from 0 */
+	/* NVLS trees: all-reduces of so many bytes and more, where NCCL can sum them so. */
+	uint64_t nvls_from;
+	uint32_t heads;             /* of each host; 0: there are no such trees */
+	const uint32_t *head_ranks; /* [host][heads] */
 };
 
 struct fcl_operation {
@@ -51,7 +56,7 @@ struct fcl_operation {
 
 /* What was done, for truth files. */
 struct fcl_outcome {
-	uint32_t protocol, channels;
+	uint32_t algorithm, protocol, channels;
 	uint64_t messages;
 };
 

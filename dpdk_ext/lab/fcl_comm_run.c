@@ -5,6 +5,7 @@
 
 #include "fcl_comm_state.h"
 #include "fcl_error.h"
+#include "fcl_nvls.h"
 
 enum {
 	PEER_PART_BYTES = 128 << 10, /* send and recv take more channels while a part is larger */
@@ -13,10 +14,13 @@ enum {
 	PEER_MIDDLE_BYTES = 128 << 10, /* below: quarter messages */
 };
 
-/* Two a channel: what goes up a tree and what comes down are kernels of their own. */
+/* Of a channel: what goes up a tree and what comes down are kernels of their own, and inside a host what goes to
+ * an NVLS tree's heads and what comes from them. */
+enum { MAIN_KERNEL, DOWN_KERNEL, OFFERS_KERNEL, RESULTS_KERNEL, KERNELS };
+
 static uint32_t kernels(const struct fcl_comm *comm)
 {
-	return 2 * comm->settings.channels;
+	return KERNELS * comm->settings.channels;
 }
 
 int fcl_lane_open(struct fcl_comm *comm, struct fcl_lane *lane)
@@ -95,8 +99,14 @@ static uint64_t bytes_of(const struct fcl_comm *comm, const struct fcl_operation
 
 int fcl_comm_uses(const struct fcl_comm *comm, uint32_t algorithm)
 {
+	uint32_t protocol = comm->settings.protocol;
+
 	if (algorithm == FCL_TREE)
 		return comm->places.flat && comm->settings.tree_below > 0;
+	if (algorithm == FCL_NVLS_TREE)
+		return comm->places.heads > 0 && comm->places.host_count > 1 &&
+		       comm->places.local_count > 1 &&
+		       (protocol == FCL_SIMPLE || protocol == FCL_ANY_PROTOCOL);
 	return algorithm == FCL_RING;
 }
 
@@ -104,8 +114,14 @@ int fcl_comm_algorithm(const struct fcl_comm *comm, const struct fcl_operation *
 {
 	if (is_alone(comm, operation))
 		return -1;
-	if (operation->kind == FCL_ALL_REDUCE && operation->reduction != FCL_AVG &&
-	    fcl_comm_uses(comm, FCL_TREE) && bytes_of(comm, operation) < comm->settings.tree_below)
+	if (operation->kind != FCL_ALL_REDUCE)
+		return FCL_RING;
+	if (fcl_comm_uses(comm, FCL_NVLS_TREE) &&
+	    fcl_nvls_supports(operation->type, operation->reduction) &&
+	    bytes_of(comm, operation) >= comm->settings.nvls_from)
+		return FCL_NVLS_TREE;
+	if (fcl_comm_uses(comm, FCL_TREE) && operation->reduction != FCL_AVG &&
+	    bytes_of(comm, operation) < comm->settings.tree_below)
 		return FCL_TREE;
 	return FCL_RING;
 }
@@ -115,6 +131,7 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 {
 	uint32_t element = fcl_type_bytes(operation->type);
 	uint32_t protocol = comm->settings.protocol;
+	int algorithm = fcl_comm_algorithm(comm, operation);
 	struct fcl_request request = {
 		.version = comm->node->version,
 		.ranks = comm->settings.ranks,
@@ -125,36 +142,67 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 		.protocol = protocol == FCL_ANY_PROTOCOL
 				    ? fcl_protocol_for(bytes_of(comm, operation))
 				    : protocol,
-		.tree = fcl_comm_algorithm(comm, operation) == FCL_TREE,
+		.tree = algorithm == FCL_TREE,
 	};
 
+	if (algorithm == FCL_NVLS_TREE) {
+		request.protocol = FCL_SIMPLE;
+		request.hosts = comm->places.host_count;
+		request.heads = comm->places.heads;
+	}
 	fcl_plan_make(plan, &request, &comm->geometry);
+}
+
+/* Starts another kernel of the channel, with the plan and the ends of the first one. */
+static int further(struct fcl_comm *comm, struct fcl_lane *lane, const struct fcl_kernel *first,
+		   uint32_t which, void (*body)(struct fcl_kernel *kernel))
+{
+	struct fcl_kernel *kernel =
+		kernel_for(comm, lane, which * comm->settings.channels + first->channel);
+	struct fcl_kernel copy;
+
+	if (kernel == NULL)
+		return -ENOMEM;
+	copy = *first;
+	copy.stack = kernel->stack;
+	copy.body = body;
+	*kernel = copy;
+	fcl_kernel_start(kernel);
+	return 0;
 }
 
 /* The kernels of a channel that goes by a tree. */
 static int start_tree(struct fcl_comm *comm, struct fcl_lane *lane, struct fcl_kernel *kernel,
 		      const struct fcl_slots *slots, uint64_t turns)
 {
-	struct fcl_kernel *behind;
 	int running = fcl_tree_begin(comm, kernel, slots, turns);
 
 	if (running < 0)
 		return running;
-	if (running > 1) {
-		behind = kernel_for(comm, lane, comm->settings.channels + kernel->channel);
-		if (behind == NULL)
-			return -ENOMEM;
-		behind->plan = kernel->plan;
-		behind->protocol = kernel->protocol;
-		behind->tree = kernel->tree;
-		behind->parent_in = kernel->parent_in;
-		for (uint32_t child = 0; child < kernel->tree.count; child++)
-			behind->child_out[child] = kernel->child_out[child];
-		behind->body = fcl_kernel_tree_down;
-		fcl_kernel_start(behind);
-	}
+	if (running > 1 && further(comm, lane, kernel, DOWN_KERNEL, fcl_kernel_tree_down) < 0)
+		return -ENOMEM;
 	fcl_kernel_start(kernel);
 	return 0;
+}
+
+static int start_nvls(struct fcl_comm *comm, struct fcl_lane *lane, struct fcl_kernel *kernel,
+		      const struct fcl_slots *slots, uint64_t turns)
+{
+	int result = fcl_nvls_begin(comm, kernel, slots, turns);
+
+	if (result < 0)
+		return result;
+	if (further(comm, lane, kernel, OFFERS_KERNEL, fcl_kernel_nvls_offers) < 0 ||
+	    further(comm, lane, kernel, RESULTS_KERNEL, fcl_kernel_nvls_results) < 0)
+		return -ENOMEM;
+	if (kernel->head == kernel->heads)
+		return 0;
+	kernel->body =
+		kernel->tree.parent == FCL_TREE_NOBODY ? fcl_kernel_nvls_root : fcl_kernel_nvls_up;
+	fcl_kernel_start(kernel);
+	if (kernel->tree.parent == FCL_TREE_NOBODY)
+		return 0;
+	return further(comm, lane, kernel, DOWN_KERNEL, fcl_kernel_nvls_down);
 }
 
 static int start_ring(struct fcl_comm *comm, struct fcl_kernel *kernel,
@@ -192,6 +240,7 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 	int result;
 
 	plan_for(comm, &job->operation, plan);
+	job->outcome.algorithm = (uint32_t)fcl_comm_algorithm(comm, &job->operation);
 	job->outcome.protocol = plan->request.protocol;
 	fcl_slots_ring(&slots, &comm->geometry, plan->request.protocol, plan->slice_steps);
 	for (uint32_t channel = 0; channel < plan->used; channel++) {
@@ -208,9 +257,13 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		kernel->protocol = plan->request.protocol;
 		kernel->slices = plan->chunk_steps / plan->slice_steps;
 		job->outcome.channels++;
-		result = plan->request.tree ? start_tree(comm, lane, kernel, &slots, turns)
-					    : start_ring(comm, kernel, &slots,
-							 turns * receives * kernel->slices);
+		if (plan->request.heads > 0)
+			result = start_nvls(comm, lane, kernel, &slots, turns);
+		else if (plan->request.tree)
+			result = start_tree(comm, lane, kernel, &slots, turns);
+		else
+			result =
+				start_ring(comm, kernel, &slots, turns * receives * kernel->slices);
 		if (result < 0)
 			return result;
 	}

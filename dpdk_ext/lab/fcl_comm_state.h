@@ -21,9 +21,10 @@ struct fcl_job {
  * from it are one lane each (as streams of their own would be). */
 struct fcl_lane {
 	struct fcl_job *first, *last;
-	struct fcl_kernel *kernels; /* one per channel, then those that take a tree's sums down */
-	int started;                /* the first job's kernels run */
-	struct fcl_plan plan;       /* of the first job, a collective */
+	struct fcl_kernel
+		*kernels;     /* one per channel, then further ones of each (fcl_comm_run.c) */
+	int started;          /* the first job's kernels run */
+	struct fcl_plan plan; /* of the first job, a collective */
 };
 
 /* Handles and connections of one neighbour relation, by channel; not every channel has each. */
@@ -91,6 +92,10 @@ void fcl_links_close(struct fcl_comm *comm);
 /* Trees (fcl_comm_tree.c): how many kernels a channel has, whose first one is ready to start then, the
  * second one a copy of it that takes sums down; or a negative errno. */
 int fcl_tree_begin(struct fcl_comm *comm, struct fcl_kernel *kernel, const struct fcl_slots *slots,
+		   uint64_t turns);
+
+/* All ends that an NVLS tree has on the kernel's channel; 0 or a negative errno. */
+int fcl_nvls_begin(struct fcl_comm *comm, struct fcl_kernel *kernel, const struct fcl_slots *slots,
 		   uint64_t turns);
 
 /* Operations (fcl_comm_run.c): how much was done, or the negative errno of what failed. */

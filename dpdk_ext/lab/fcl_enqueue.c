@@ -44,6 +44,10 @@ static void choose_channels(struct fcl_plan *plan)
 	uint64_t bytes = request->count * request->element_bytes * fcl_blocks(request);
 	uint32_t channels = request->channels, threads, threshold;
 
+	if (request->heads > 0) { /* an NVLS kernel has all its channels always */
+		plan->used = channels;
+		return;
+	}
 	switch (request->protocol) {
 	case FCL_LL:
 		threads = 512, threshold = 8 * (request->tree ? 1 : request->ranks);
@@ -73,8 +77,8 @@ static void choose_chunk(struct fcl_plan *plan, const struct fcl_geometry *geome
 	const struct fcl_request *request = &plan->request;
 	uint64_t step = geometry->buffer_bytes[request->protocol] / STEPS;
 	uint64_t bytes, grain;
-	int sliced =
-		request->protocol == FCL_SIMPLE && request->kind != FCL_BROADCAST && !request->tree;
+	int sliced = request->protocol == FCL_SIMPLE && request->kind != FCL_BROADCAST &&
+		     !request->tree && request->heads == 0;
 
 	plan->chunk_steps = sliced ? 4 : 1;
 	plan->slice_steps = sliced ? 2 : 1;

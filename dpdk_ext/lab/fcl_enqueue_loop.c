@@ -1,4 +1,5 @@
 #include "fcl_enqueue.h"
+#include "fcl_nvls.h"
 #include "fcl_round.h"
 #include "fcl_tree.h"
 
@@ -108,7 +109,9 @@ static int loop_at(const struct fcl_plan *plan, uint32_t channel, uint64_t at,
 
 	if (part->count == 0 || at >= part->first + part->count)
 		return 0;
-	if (plan->request.tree)
+	if (plan->request.heads > 0)
+		fcl_nvls_loop(plan, channel, at, loop);
+	else if (plan->request.tree)
 		loop_tree(plan, channel, at, loop);
 	else if (plan->interleaved)
 		loop_interleaved(plan, channel, at, loop);

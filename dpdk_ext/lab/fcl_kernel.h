@@ -28,6 +28,12 @@ struct fcl_kernel {
 	struct fcl_in *parent_in, *child_in[FCL_TREE_CHILDREN];
 	struct fcl_out *parent_out, *child_out[FCL_TREE_CHILDREN];
 
+	/* Of an NVLS tree: this rank's head (`heads`: none), and the ends inside the host; NULL to itself. */
+	uint32_t head, heads, locals;
+	struct fcl_out *offers_out[FCL_MOST_GPUS],
+		*results_out[FCL_MOST_GPUS];                                 /* by head; by rank */
+	struct fcl_in *offers_in[FCL_MOST_GPUS], *results_in[FCL_MOST_GPUS]; /* by rank; by head */
+
 	/* Read by the scheduler. */
 	int running, waits_for_message, waits_for_slot;
 	int failed;        /* negative errno, sentence in fcl_error() */
@@ -66,6 +72,11 @@ void fcl_kernel_reduce_scatter(struct fcl_kernel *kernel);
 void fcl_kernel_tree_up(struct fcl_kernel *kernel);
 void fcl_kernel_tree_down(struct fcl_kernel *kernel);
 void fcl_kernel_tree_root(struct fcl_kernel *kernel);
+void fcl_kernel_nvls_offers(struct fcl_kernel *kernel);
+void fcl_kernel_nvls_up(struct fcl_kernel *kernel);
+void fcl_kernel_nvls_down(struct fcl_kernel *kernel);
+void fcl_kernel_nvls_root(struct fcl_kernel *kernel);
+void fcl_kernel_nvls_results(struct fcl_kernel *kernel);
 void fcl_kernel_send(struct fcl_kernel *kernel);
 void fcl_kernel_recv(struct fcl_kernel *kernel);
 

@@ -50,6 +50,43 @@ static void fill(struct fcl_places *places, const struct fcl_comm_settings *sett
 	places->flat = settings->hosts == NULL || is_flat(places);
 }
 
+static int fill_heads(struct fcl_places *places, const struct fcl_comm_settings *settings)
+{
+	uint32_t own = places->hosts[places->rank], total;
+
+	for (uint32_t rank = 0; rank < places->ranks; rank++) {
+		if (places->hosts[rank] >= places->ranks)
+			return fcl_fail(EINVAL, "rank %u has no host", rank);
+		if (places->hosts[rank] >= places->host_count)
+			places->host_count = places->hosts[rank] + 1;
+	}
+	for (uint32_t rank = 0; settings->heads > 0 && rank < places->ranks; rank++) {
+		if (places->hosts[rank] != own)
+			continue;
+		if (places->local_count == FCL_MOST_GPUS)
+			return fcl_fail(EINVAL, "more than %d ranks a host", FCL_MOST_GPUS);
+		places->locals[places->local_count++] = rank;
+	}
+	if (settings->heads > places->local_count)
+		return fcl_fail(EINVAL, "%u heads of %u ranks", settings->heads,
+				places->local_count);
+	places->heads = places->head = settings->heads;
+	total = places->heads * places->host_count;
+	places->head_ranks = calloc(total + 1, sizeof *places->head_ranks);
+	if (places->head_ranks == NULL)
+		return fcl_fail(ENOMEM, "no memory for %u heads", total);
+	for (uint32_t i = 0; i < total; i++) {
+		uint32_t rank = settings->head_ranks[i];
+
+		if (rank >= places->ranks || places->hosts[rank] != i / places->heads)
+			return fcl_fail(EINVAL, "head %u is not on its host", i);
+		places->head_ranks[i] = rank;
+		if (rank == places->rank)
+			places->head = i % places->heads;
+	}
+	return 0;
+}
+
 int fcl_places_open(struct fcl_places *places, const struct fcl_comm_settings *settings)
 {
 	int result;
@@ -66,6 +103,8 @@ int fcl_places_open(struct fcl_places *places, const struct fcl_comm_settings *s
 	}
 	fill(places, settings);
 	result = check(places);
+	if (result == 0)
+		result = fill_heads(places, settings);
 	if (result < 0)
 		fcl_places_close(places);
 	return result;
@@ -76,6 +115,7 @@ void fcl_places_close(struct fcl_places *places)
 	free(places->orders);
 	free(places->indices);
 	free(places->hosts);
+	free(places->head_ranks);
 	*places = (struct fcl_places){ 0 };
 }
 
@@ -115,6 +155,44 @@ static uint32_t tree_edges(const struct fcl_places *places, uint32_t channel,
 	return count;
 }
 
+uint32_t fcl_head_rank(const struct fcl_places *places, uint32_t host, uint32_t head)
+{
+	return places->head_ranks[host * places->heads + head];
+}
+
+static uint32_t nvls_edges(const struct fcl_places *places, uint32_t channel,
+			   struct fcl_edge *edges)
+{
+	uint32_t host = places->hosts[places->rank], count = 0;
+	struct fcl_tree tree;
+
+	for (uint32_t head = 0; head < places->heads; head++) {
+		uint32_t peer = fcl_head_rank(places, host, head);
+
+		if (head == places->head)
+			continue;
+		edges[count++] = (struct fcl_edge){ peer, FCL_OFFERS, 1 };
+		edges[count++] = (struct fcl_edge){ peer, FCL_RESULTS, 0 };
+	}
+	if (places->head == places->heads)
+		return count;
+	for (uint32_t i = 0; i < places->local_count; i++) {
+		if (places->locals[i] == places->rank)
+			continue;
+		edges[count++] = (struct fcl_edge){ places->locals[i], FCL_OFFERS, 0 };
+		edges[count++] = (struct fcl_edge){ places->locals[i], FCL_RESULTS, 1 };
+	}
+	fcl_tree_of(channel, host, places->host_count, &tree);
+	if (tree.parent != FCL_TREE_NOBODY)
+		count = both_ways(edges, count, fcl_head_rank(places, tree.parent, places->head),
+				  FCL_FLOWS);
+	for (uint32_t child = 0; child < tree.count; child++)
+		count = both_ways(edges, count,
+				  fcl_head_rank(places, tree.children[child], places->head),
+				  FCL_FLOWS);
+	return count;
+}
+
 uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t channel,
 		   struct fcl_edge *edges)
 {
@@ -122,6 +200,8 @@ uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t
 		return 0;
 	if (algorithm == FCL_TREE)
 		return tree_edges(places, channel, edges);
+	if (algorithm == FCL_NVLS_TREE)
+		return nvls_edges(places, channel, edges);
 	/* In the order the real captures show: a channel's sending end, then its receiving end. */
 	edges[0] = (struct fcl_edge){ fcl_after(places, channel, 1), FCL_FLOWS, 1 };
 	edges[1] = (struct fcl_edge){ fcl_after(places, channel, places->ranks - 1), FCL_FLOWS, 0 };

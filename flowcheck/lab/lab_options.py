@@ -64,12 +64,22 @@ Protocol = Annotated[
 ]
 Algo = Annotated[
     str | None,
-    typer.Option(help="Algorithm of all-reduces: Ring (default) or Tree, which needs --hosts 3."),
+    typer.Option(
+        "--algo",
+        "--algorithm",
+        help="Algorithm of all-reduces: Ring (default), Tree (of --hosts 3 and more) or NVLSTree.",
+    ),
 ]
 TreeBelow = Annotated[
     int | None,
     typer.Option(
         help="All-reduces below this many bytes go by trees, all others by rings; default: --algo."
+    ),
+]
+NvlsFrom = Annotated[
+    int | None,
+    typer.Option(
+        help="All-reduces of this many bytes and more go by NVLS trees; default: by --algo."
     ),
 ]
 Channels = Annotated[int, typer.Option(help="Number of NCCL channels.")]

@@ -32,6 +32,7 @@ from flowcheck.lab.lab_options import (
     Name,
     Nccl,
     Nics,
+    NvlsFrom,
     Protocol,
     SwitchKind,
     TreeBelow,
@@ -69,6 +70,7 @@ def train(
     protocol: Protocol = None,
     algo: Algo = None,
     tree_below: TreeBelow = None,
+    nvls_from: NvlsFrom = None,
     channels: Channels = 2,
     nccl: Nccl = "2.29",
     loss: Annotated[
@@ -204,6 +206,7 @@ def train(
         protocol=protocol,
         algo=algo,
         tree_below=tree_below,
+        nvls_from=nvls_from,
         channels=channels,
         nccl=nccl,
         loss=loss,
@@ -251,6 +254,7 @@ def record(
     protocol: Protocol = None,
     algo: Algo = None,
     tree_below: TreeBelow = None,
+    nvls_from: NvlsFrom = None,
     channels: Channels = 1,
     nccl: Nccl = "2.29",
     force: Annotated[
@@ -287,6 +291,7 @@ def record(
             protocol=protocol,
             algo=algo,
             tree_below=tree_below,
+            nvls_from=nvls_from,
             channels=channels,
             nccl=nccl,
         )

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from lab.test_lab_train import SMALL, train
 from support.chain import flowcheck
+from support.wireshark import tshark
+from unit.test_lab_nvls import TREES, messages
 
 pytestmark = [
     pytest.mark.lab,
@@ -61,3 +63,41 @@ def test_only_what_goes_from_host_to_host_passes_the_ports(
     # One digest: the four ranks' results are equal.
     assert summed and all(isinstance(one["sha256"], str) for one in summed)
     assert {one["ranks"] for one in summed} == {4}
+
+
+def sizes_sent(capture: Path) -> dict[tuple[str, str, str], list[int]]:
+    """{(source, destination, QP): sizes of its messages}, as immediates tell them since 2.29."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    fields = ("ip.src", "ip.dst", "infiniband.bth.destqp", "infiniband.immdt")
+    for source, destination, qp, immediate in tshark(capture, *fields, keep="infiniband.immdt"):
+        end = source.split(".")[3], destination.split(".")[3], qp
+        found.setdefault(end, []).append(int(immediate.split(",")[0], 16))
+    return found
+
+
+def test_frames_of_nvls_trees_have_nccls_sizes_on_every_rail(tmp_path: Path) -> None:
+    """Both ways of every port of all hosts; judged by tshark and by the partition as the test of
+    messages has it."""
+    hosts, steps, channels = 3, 2, 2
+    mirrors = [word for port in range(2 * hosts) for word in ("--mirror", f"p{port}:rx")]
+    code, _, told = flowcheck(
+        *("lab", "record", "--name", f"g{os.getpid()}", "--out", tmp_path / "job", *mirrors),
+        *("--hosts", str(hosts), "--gpus-per-host", "2", "--nics-per-host", "2"),
+        *("--algorithm", "NVLSTree", "--channels", str(channels), "--steps", str(steps)),
+        *("--", *SMALL),
+    )
+    assert code == 0, told
+    truth = json.loads((tmp_path / "job.json").read_text())
+    summed = [one for one in truth["collectives"] if one["algorithm"] == "NVLS_TREE"]
+    assert len(summed) >= steps and all(isinstance(one["sha256"], str) for one in summed)
+    (count,) = {one["count"] for one in summed}
+    streams = sizes_sent(tmp_path / "job.pcapng")
+    for (channel, head), spans in messages(22900, count, 4, channels, 2, hosts).items():
+        sizes = [elements * 4 for _, elements in spans]
+        edges = [(a, b) for a, below in TREES[hosts][channel].items() for b in below]
+        for parent, child in edges:
+            ends = [str(host * 2 + head + 1) for host in (parent, child)]
+            for way in (tuple(ends), tuple(ends[::-1])):
+                sent = [every for end, every in streams.items() if end[:2] == way]
+                found = [[size for size in every if size in sizes] for every in sent]
+                assert sizes * steps in found, (channel, head, way)

@@ -17,7 +17,7 @@ from flowcheck.lab.roce_backend.tensor_memory import REDUCTIONS, TYPES
 HERE = Path(__file__).resolve().parent
 LAB = HERE.parents[1] / "dpdk_ext" / "lab"
 ABOVE_THE_NETWORK = re.compile(
-    r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue|tree|places|shared)"
+    r"fcl_(comm|node|ring|kernel|lines|reduce|enqueue|tree|places|shared|nvls)"
 )
 
 KINDS = {
@@ -81,7 +81,8 @@ class Message:
 class Ranks:
     """Ranks of one communicator, each with a node of its own; closed with `close`.
 
-    hosts: [rank] the rank's host, by default one each; orders: [channel] the ring, from rank 0 on.
+    hosts: [rank] the rank's host, by default one each; orders: [channel] the ring, from rank 0 on;
+    heads: [host] ranks of its heads: all-reduces go by NVLS trees where they can.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Ranks:
         *,
         hosts: Sequence[int] | None = None,
         orders: Sequence[Sequence[int]] | None = None,
+        heads: Sequence[Sequence[int]] = (),
         **more: Any,
     ) -> None:
         self.loop, self.ffi, self.lib = loop, loop.ffi, loop.lib
@@ -115,6 +117,9 @@ class Ranks:
             settings.rank, settings.ranks, settings.channels = rank, ranks, channels
             settings.protocol = PROTOCOLS[protocol]
             settings.orders, settings.hosts = kept
+            heads_kept = self.ffi.new("uint32_t[]", [one for host in heads for one in host] or 1)
+            settings.heads = len(heads[0]) if heads else 0
+            settings.head_ranks = heads_kept
             self.check(self.lib.fcl_comm_open(node[0], settings, comm))
             self.comms.append(comm[0])
         if ranks > 1:

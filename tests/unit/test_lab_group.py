@@ -110,6 +110,43 @@ def test_trees_sum_too(run: Run, ranks: int, version: str) -> None:
     run(ranks, body, FLOWCHECK_LAB_TREE_BELOW="50000", FLOWCHECK_LAB_NCCL=version)
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nics", "version"), [(2, 2, "2.29"), (3, 1, "2.21"), (2, 1, "2.29"), (4, 4, "2.27")]
+)
+def test_hosts_of_several_gpus_sum_too(run: Run, gpus: int, nics: int, version: str) -> None:
+    """By rings, by NVLS trees where the release has them, and what goes from rank to rank."""
+    ranks = 2 * gpus
+
+    def body(group: Any, rank: int) -> None:
+        for size in (3, 40_000, 300_000):
+            tensor = torch.arange(size, dtype=torch.float32) * (rank + 1)
+            group.allreduce([tensor]).wait()
+            total = torch.arange(size, dtype=torch.float32) * (ranks * (ranks + 1) // 2)
+            assert torch.equal(tensor, total), size
+            told = torch.full((size,), float(rank))
+            group.broadcast([told], options(dist.BroadcastOptions, rootRank=1)).wait()
+            assert told.eq(1).all()
+        come = torch.zeros(5)
+        receive = group.recv([come], (rank + 1) % ranks)
+        group.send([torch.full((5,), float(rank))], (rank - 1) % ranks).wait()
+        receive.wait()
+        assert come.tolist() == [(rank + 1) % ranks] * 5
+
+    more = {"FLOWCHECK_LAB_NCCL": version}
+    run(ranks, body, gpus=gpus, nics=nics, NCCL_ALGO="NVLSTree", **more)
+    run(ranks, body, gpus=gpus, nics=nics, FLOWCHECK_LAB_NVLS_FROM="50000", **more)
+
+
+def test_a_rank_has_the_nic_nearest_to_its_gpu() -> None:
+    interfaces = {"FLOWCHECK_LAB_INTERFACE": "eth0,eth1", "FLOWCHECK_LAB_PMTU": "1024"}
+    found = []
+    for local in range(4):
+        told = {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": "4"}
+        read = settings_module.read_settings(interfaces | told)
+        found.append((read.interface, read.nic, read.first_interface))
+    assert found == [("eth0", 0, "eth0")] * 2 + [("eth1", 1, "eth0")] * 2
+
+
 def test_reductions_as_torch_asks_for_them(run: Run) -> None:
     def body(group: Any, rank: int) -> None:
         tensor = torch.full((10,), float(rank + 1))
@@ -226,6 +263,8 @@ def test_operations_after_shutdown_are_refused(run: Run) -> None:
         ("FLOWCHECK_LAB_LOSS", "1.0"),
         ("FLOWCHECK_LAB_LOSS", "nan"),
         ("FLOWCHECK_LAB_SEED", "-1"),
+        ("FLOWCHECK_LAB_NVLS_FROM", "1M"),
+        ("NCCL_ALGO", "NVLS"),
         ("FLOWCHECK_LAB_INTERFACE", "a/b"),
     ],
 )

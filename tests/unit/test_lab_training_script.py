@@ -105,6 +105,22 @@ def unrecognized(words: str) -> Like:
             "record --gpus-per-host 2 --algo Tree",
             like(options.TREES_OF_ONE_RANK, key="gpus-per-host", value="2"),
         ),
+        (
+            "record --algo NVLSTree",
+            like(options.NVLS_NEEDS, key="gpus-per-host", gpus=2, nics=2, minor=29),
+        ),
+        (
+            "train --gpus-per-host 2 --nvls-from 5 --nccl 2.27",
+            like(options.NVLS_NEEDS, key="gpus-per-host", gpus=3, nics=1, minor=27),
+        ),
+        (
+            "train --gpus-per-host 4 --algorithm nvlstree",
+            like(options.NVLS_NEEDS, key="nics-per-host", gpus=2, nics=2, minor=29),
+        ),
+        (
+            "record --gpus-per-host 2 --nics-per-host 2 --algo NVLSTree --protocol LL",
+            like(options.NVLS_IS_SIMPLE, key="protocol"),
+        ),
     ],
 )
 def test_options_the_lab_decides_are_not_the_script_s(

@@ -57,6 +57,16 @@ TREES_OF_ONE_RANK = Entry(
     "trees need one rank a host",
     remedy="Leave `--gpus-per-host` out, or `--algo` and `--tree-below`.",
 )
+NVLS_NEEDS = Entry(
+    "lab_option.nvls_needs",
+    "NCCL 2.{minor} makes NVLS trees on hosts of at least {gpus} GPUs and {nics} NICs",
+    remedy="Raise `--gpus-per-host` and `--nics-per-host`, or leave both NVLS options out.",
+)
+NVLS_IS_SIMPLE = Entry(
+    "lab_option.nvls_is_simple",
+    "NVLS trees have the protocol Simple alone",
+    remedy="Leave `--protocol` out, or give Simple.",
+)
 CLUSTER_NAME = Entry(
     "lab_option.cluster_name",
     "must be 1 to 12 lower case letters and digits, a letter first",
@@ -142,7 +152,7 @@ NCCL_PROTOCOL = Entry(
 )
 NCCL_ALGORITHM = Entry(
     "lab_option.nccl_algorithm",
-    "must be Ring or Tree",
+    "must be Ring, Tree or NVLSTree",
     remedy="Correct the value, or leave it out to have its default.",
 )
 

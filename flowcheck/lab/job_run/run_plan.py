@@ -17,6 +17,8 @@ from flowcheck.findings.catalog.refused_lab_options import (
     NCCL_ALGORITHM,
     NCCL_PROTOCOL,
     NCCL_VERSION,
+    NVLS_IS_SIMPLE,
+    NVLS_NEEDS,
     PROBABILITY,
     SCRIPT_ENDED,
     STEP_OF_RUN,
@@ -27,7 +29,8 @@ from flowcheck.lab.cluster import UPLINK, Cluster
 from flowcheck.lab.job_run.hooked_trainers import hook_environment, hook_lines
 from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
-from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
+from flowcheck.lab.roce_backend.rank_places import nvls_needs
+from flowcheck.lab.roce_backend.trainer_environment import ALL_BYTES, MOST_CHANNELS, VERSIONS
 from flowcheck.replica.user_code import import_file
 from flowcheck.step_numbers import Step
 
@@ -38,6 +41,7 @@ READ_BY_TRAINERS = {
     "protocol": "NCCL_PROTO",
     "algo": "NCCL_ALGO",
     "tree-below": "FLOWCHECK_LAB_TREE_BELOW",
+    "nvls-from": "FLOWCHECK_LAB_NVLS_FROM",
     "channels": "NCCL_MAX_NCHANNELS",
     "nccl": "FLOWCHECK_LAB_NCCL",
     "loss": "FLOWCHECK_LAB_LOSS",
@@ -46,7 +50,8 @@ READ_BY_TRAINERS = {
 TRAINER_TAKES = {
     "protocol": NCCL_PROTOCOL(),
     "algo": NCCL_ALGORITHM(),
-    "tree-below": WHOLE_NUMBER(least=0, most=ALGORITHMS["TREE"]),
+    "tree-below": WHOLE_NUMBER(least=0, most=ALL_BYTES),
+    "nvls-from": WHOLE_NUMBER(least=0, most=ALL_BYTES),
     "channels": WHOLE_NUMBER(least=1, most=MOST_CHANNELS),
     "nccl": NCCL_VERSION(least=VERSIONS[0], most=VERSIONS[-1]),
     "loss": PROBABILITY(),
@@ -98,6 +103,8 @@ class LabPlan:
     """NCCL_ALGO; None: ring."""
     tree_below: int | None = None
     """Bytes below which all-reduces use trees; None: by `algo`."""
+    nvls_from: int | None = None
+    """Bytes from which on all-reduces use NVLS trees; None: by `algo`."""
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
@@ -129,11 +136,6 @@ class LabPlan:
         if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
             right = KILL_AT(most=self.steps - 1, steps=self.steps)
             raise ConfigError("kill-at", self.kill_at, right)
-        trees = (
-            self.algo is not None and self.algo.upper() == "TREE"
-        ) or self.tree_below is not None
-        if trees and self.cluster.gpus > 1:
-            raise ConfigError("gpus-per-host", self.cluster.gpus, TREES_OF_ONE_RANK())
         if not 0 <= self.mirror_loss < 1:
             raise ConfigError("mirror-loss", self.mirror_loss, PROBABILITY())
         if not 0 <= self.mirror_loss_seed < 2**64:
@@ -156,6 +158,24 @@ class LabPlan:
             told = self.environment.get(variable)
             if told is not None:
                 _as_a_trainer_reads(option, variable, told)
+        self._check_algorithms()
+
+    def _check_algorithms(self) -> None:
+        """Raises ConfigError for an algorithm that NCCL would not take on such hosts."""
+        asked, made = (self.algo or "").upper(), self.cluster
+        if (asked == "TREE" or self.tree_below is not None) and made.gpus > 1:
+            raise ConfigError("gpus-per-host", made.gpus, TREES_OF_ONE_RANK())
+        if asked != "NVLSTREE" and self.nvls_from is None:
+            return
+        minor = int(self.nccl.split(".")[1])
+        gpus, nics = nvls_needs(20000 + 100 * minor)
+        needs = NVLS_NEEDS(gpus=gpus, nics=nics, minor=minor)
+        if made.gpus < gpus:
+            raise ConfigError("gpus-per-host", made.gpus, needs)
+        if made.nics < nics:
+            raise ConfigError("nics-per-host", made.nics, needs)
+        if self.protocol is not None and self.protocol.upper() != "SIMPLE":
+            raise ConfigError("protocol", self.protocol, NVLS_IS_SIMPLE())
 
     @property
     def trainers_folder(self) -> Path:
@@ -208,6 +228,8 @@ class LabPlan:
             told["NCCL_ALGO"] = self.algo
         if self.tree_below is not None:
             told["FLOWCHECK_LAB_TREE_BELOW"] = str(self.tree_below)
+        if self.nvls_from is not None:
+            told["FLOWCHECK_LAB_NVLS_FROM"] = str(self.nvls_from)
         if self.loss:
             told["FLOWCHECK_LAB_LOSS"] = repr(self.loss)
         return told

@@ -36,7 +36,9 @@ FILE_SUFFIXES = (".pcapng", ".json", ".toml")
 """Suffixes of a recording's files: capture, ground truth, job file."""
 ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}
 ITEM_BYTES |= {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
-FIELDS_EQUAL_ON_ALL_RANKS = ("kind", "dtype", "count", "protocol", "channels", "ranks")
+FIELDS_EQUAL_ON_ALL_RANKS = (
+    *("kind", "dtype", "count", "algorithm", "protocol", "channels", "ranks"),
+)
 """Fields that all ranks must report equally for one collective."""
 
 
@@ -215,6 +217,8 @@ def _comment(plan: LabPlan, script: Script) -> str:
     words += [f"--mirror {mirror}" for mirror in plan.cluster.mirrors]
     words += [f"--mtu {plan.cluster.mtu}", f"--nccl {plan.nccl}", f"--channels {plan.channels}"]
     words += [f"--protocol {plan.protocol}"] if plan.protocol else []
+    words += [f"--algo {plan.algo}"] if plan.algo else []
+    words += [] if plan.nvls_from is None else [f"--nvls-from {plan.nvls_from}"]
     words += [f"--steps {plan.steps}"] if script.path == GPT else [f"--script {script.path.name}"]
     return " ".join(("flowcheck lab record", *words, "--", *plan.arguments)).removesuffix(" --")
 

@@ -162,6 +162,7 @@ class RoceGroup(Base):  # type: ignore[misc]
     def _tell(
         self, index: int, operation: Operation, outcome: OperationResult, made: torch.Tensor
     ) -> None:
+        pair = operation.kind in (SEND, RECV)
         self._truth.write(
             dist.get_rank(),
             None if operation.kind == SEND else made,
@@ -172,6 +173,7 @@ class RoceGroup(Base):  # type: ignore[misc]
             dtype=str(made.dtype).removeprefix("torch."),
             count=operation.count,
             peer=operation.peer,
+            algorithm=None if pair else ("RING", "TREE", "NVLS_TREE")[outcome.algorithm],
             protocol=("LL", "LL128", "SIMPLE")[outcome.protocol],
             channels=outcome.channels,
             messages=outcome.messages,

@@ -44,6 +44,19 @@ class RankLayout:
         nics = [self.nics[rank] for rank in ranks]
         return [nics.index(nic) for nic in sorted(set(nics))]
 
+    def heads(self, nccl_version: int) -> list[list[int]]:
+        """[host] the ranks that are heads of NVLS trees, one for each NIC; [] where NCCL of this
+        release (22900 for 2.29) makes none (src/transport/nvls.cc, src/graph/tuning.cc)."""
+        gpus, nics = nvls_needs(nccl_version)
+        sizes = {len(ranks) for ranks in self.hosts}
+        count = min(len(self.entrances(host)) for host in range(len(self.hosts)))
+        if len(sizes) > 1 or min(sizes) < gpus or count < nics or len(self.hosts) < 2:
+            return []
+        return [
+            [ranks[position] for position in self.entrances(host)[:count]]
+            for host, ranks in enumerate(self.hosts)
+        ]
+
     def ring(self, channel: int) -> list[int]:
         """The ring of a channel, from rank 0 on."""
         whole: list[int] = []
@@ -77,6 +90,11 @@ def rank_layout(places: Sequence[Place]) -> RankLayout:
     for rank, place in enumerate(places):
         found.setdefault(place.host, []).append(rank)
     return RankLayout(tuple(map(tuple, found.values())), tuple(place.nic for place in places))
+
+
+def nvls_needs(nccl_version: int) -> tuple[int, int]:
+    """(GPUs, NICs) of a host that NVLS trees need at least; the release as 22900 for 2.29."""
+    return (2, 2) if nccl_version >= 22800 else (3, 1)
 
 
 def nic_of(gpu: int, gpus: int, nics: int) -> int:

@@ -14,7 +14,7 @@ from torch.distributed import DistBackendError
 
 from flowcheck._lab import ffi, lib
 from flowcheck.lab.roce_backend.rank_places import Place, RankLayout, rank_layout
-from flowcheck.lab.roce_backend.trainer_environment import BackendSettings
+from flowcheck.lab.roce_backend.trainer_environment import ALL_BYTES, BackendSettings
 
 NET_FIELDS = (
     "pmtu_bytes",
@@ -121,6 +121,7 @@ def _in_c(operation: Operation) -> Any:
 class OperationResult:
     """Facts about a completed operation."""
 
+    algorithm: int
     protocol: int
     channels: int
     messages: int
@@ -145,7 +146,11 @@ class RoceCommunicator:
         nic = EmulatedNic.get(settings)
         self.layout = self._meet_all(nic.place)
         whole = [one for c in range(settings.channels) for one in self.layout.ring(c)]
-        kept = ffi.new("uint32_t[]", whole), ffi.new("uint32_t[]", self.layout.host_of)
+        heads = [] if settings.nvls_from == ALL_BYTES else self.layout.heads(self._version)
+        kept = [
+            ffi.new("uint32_t[]", numbers or 1)
+            for numbers in (whole, self.layout.host_of, [one for host in heads for one in host])
+        ]
         wanted = ffi.new(
             "struct fcl_comm_settings *",
             {
@@ -157,6 +162,9 @@ class RoceCommunicator:
                 "tree_below": settings.tree_below,
                 "orders": kept[0],
                 "hosts": kept[1],
+                "nvls_from": settings.nvls_from,
+                "heads": len(heads[0]) if heads else 0,
+                "head_ranks": kept[2],
             },
         )
         opened = ffi.new("struct fcl_comm **")
@@ -269,7 +277,8 @@ class RoceCommunicator:
         timed out."""
         outcome = ffi.new("struct fcl_outcome *")
         check(lib.fcl_wait(self.pointer, ticket, self._timeout_ms, outcome))
-        return OperationResult(int(outcome.protocol), int(outcome.channels), int(outcome.messages))
+        fields = (outcome.algorithm, outcome.protocol, outcome.channels, outcome.messages)
+        return OperationResult(*map(int, fields))
 
     def abort(self, sentence: str) -> None:
         """Fails all queued operations with this message; waiting threads return."""

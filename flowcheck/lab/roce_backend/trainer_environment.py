@@ -23,8 +23,10 @@ PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
 """NCCL_PROTO value -> enum fcl_protocol (dpdk_ext/lab/fcl_comm.h)."""
 ANY_PROTOCOL = 3
 """FCL_ANY_PROTOCOL of enum fcl_protocol: without NCCL_PROTO the message size decides."""
-ALGORITHMS = {"RING": 0, "TREE": 1 << 62}
-"""NCCL_ALGO value -> bytes below which all-reduces use trees."""
+ALL_BYTES = 1 << 62
+"""More than any all-reduce has."""
+ALGORITHMS = {"RING": (0, ALL_BYTES), "TREE": (ALL_BYTES, ALL_BYTES), "NVLSTREE": (0, 0)}
+"""NCCL_ALGO value -> bytes below which all-reduces use trees, bytes from which on NVLS trees."""
 
 VERSIONS = tuple(range(19, 31))
 """Minor releases of NCCL 2 that can be emulated."""
@@ -63,6 +65,9 @@ class BackendSettings:
     tree_below: int
     """All-reduces of fewer bytes use trees: all with NCCL_ALGO=Tree, none with Ring. NCCL's tuner
     uses a model of the machine instead."""
+    nvls_from: int
+    """All-reduces of so many bytes and more use NVLS trees, where NCCL of this release has them:
+    all with NCCL_ALGO=NVLSTree, none with Ring or Tree, or NCCL_NVLS_ENABLE=0."""
     qps_per_connection: int
     split_data: int
     adaptive: int
@@ -109,10 +114,12 @@ def _protocol(name: str, text: str) -> int:
     return PROTOCOLS[text.upper()]
 
 
-def _algorithm(name: str, text: str) -> int:
-    if text.upper() not in ALGORITHMS:
-        raise _stop(name, text, "Ring or Tree is needed")
-    return ALGORITHMS[text.upper()]
+def _algorithms(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """What NCCL_ALGO says; None: it is not set."""
+    text = environment.get("NCCL_ALGO", "").strip()
+    if text and text.upper() not in ALGORITHMS:
+        raise _stop("NCCL_ALGO", text, "Ring, Tree or NVLSTree is needed")
+    return ALGORITHMS[text.upper()] if text else None
 
 
 def largest_path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
@@ -157,7 +164,11 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
     if pmtu not in (0, *PATH_MTUS):
         raise _stop("FLOWCHECK_LAB_PMTU", str(pmtu), "256, 512, 1024, 2048 or 4096 is needed")
     truth = environment.get("FLOWCHECK_LAB_TRUTH", "").strip()
-    switch = _number(0, 1)
+    switch, some_bytes = _number(0, 1), _number(0, ALL_BYTES)
+    tree_below, nvls_from = _algorithms(environment) or (
+        value("FLOWCHECK_LAB_TREE_BELOW", some_bytes, 0),
+        value("FLOWCHECK_LAB_NVLS_FROM", some_bytes, ALL_BYTES),
+    )
     return BackendSettings(
         interface=interface,
         nic=nic,
@@ -167,9 +178,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
         protocol=value("NCCL_PROTO", _protocol, ANY_PROTOCOL),
         # One ring is found on such a machine, and the first duplication is always done.
         channels=max(1, min(max(2, least), most)),
-        tree_below=value(
-            "NCCL_ALGO", _algorithm, value("FLOWCHECK_LAB_TREE_BELOW", _number(0, 1 << 62), 0)
-        ),
+        tree_below=tree_below,
+        nvls_from=nvls_from if value("NCCL_NVLS_ENABLE", _number(0, 2), 2) else ALL_BYTES,
         buffer_bytes=value("NCCL_BUFFSIZE", _number(1, 1 << 26), 0),
         qps_per_connection=value("NCCL_IB_QPS_PER_CONNECTION", _number(1, MOST_QPS), 1),
         split_data=value("NCCL_IB_SPLIT_DATA_ON_QPS", switch, int(version < 22000)),
