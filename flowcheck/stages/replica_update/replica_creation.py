@@ -39,6 +39,7 @@ from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.collectives.nccl_debug_log import other_job_finding
 from flowcheck.wire.training_job.learned_job import FollowedData
+from flowcheck.wire.training_job.operator_statements import ShardingStyle
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 COPIES_LEAST = 2
@@ -103,7 +104,8 @@ def open_replica(
         return _resting(run, Replica.open(run.replica, optimizer, workers=workers)), placing
     if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
         say(unlike)
-    if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
+    gathers = config.sharded is not None and config.sharded.style is not ShardingStyle.HYBRID
+    if gathers and job.kind is FollowedData.GRADIENTS:
         say(WHOLE_GRADIENTS(job.communicator_ranks[0]))
     if other := other_job_finding(config.ring_orders, job.communicator_ranks):
         say(other)
