@@ -140,8 +140,11 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         check_last(self.last_step, *(own.last_step for own in self.job))
         check_job_tables(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
-        if self.several and self.sharded is not None and self.sharded.style is ShardingStyle.FSDP:
+        style = self.sharded.style if self.sharded is not None else None
+        if self.several and style in (ShardingStyle.FSDP, ShardingStyle.HYBRID):
             raise ConfigError("sharded", "", ONE_FSDP_JOB())
+        if style is ShardingStyle.HYBRID and not self.optimizer.computes_steps:
+            raise ConfigError("optimizer", None, NOT_STATED("optimizer"))
         try:
             _ = self.release
         except ValueError as error:

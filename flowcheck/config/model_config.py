@@ -64,6 +64,9 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     ready: tuple[int, ...] | None = None
     """Indices into `parameters`, in the order in which the backward pass of `loss` made their
     gradients."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """[all-reduce of an iteration] indices into `parameters`, in their order in the tensor.
+    FlowCheck fills this in from the factory of [sharded]."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()
     """Order in which a trainer without DistributedDataParallel sums its gradients, one by one or in
     flat buffers: "registration", "reversed", or the names of all parameters in order. Needed where
@@ -80,8 +83,14 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
             order = tuple(self.names.index(name) for name in self.order) if self.names else ()
         if not self.parameters:
             return None
+        typed = ELEMENT_BYTES[self.gradient_dtype] if self.groups and self.gradient_dtype else 0
+        own = {parameter.element_bytes for parameter in self.parameters}
         return OperatorStatement(
-            parameters=self.parameters, module_tensors=self.everything, order=order
+            parameters=self.parameters,
+            module_tensors=self.everything,
+            order=order,
+            groups=self.groups,
+            gradient_element_bytes=0 if own == {typed} else typed,
         )
 
     def __post_init__(self) -> None:

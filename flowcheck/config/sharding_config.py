@@ -1,10 +1,19 @@
-"""Settings of sharded training (FSDP, ZeRO, Megatron-LM): [sharded]."""
+"""Settings of sharded training (FSDP, HSDP, ZeRO, Megatron-LM): [sharded]."""
 
 from __future__ import annotations
 
+import msgspec
+
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_settings import FACTORY_FORM, OF_STYLES, ONE_OF
+from flowcheck.findings.catalog.refused_settings import (
+    FACTORY_FORM,
+    FROM_TO,
+    MESH_RANKS,
+    NOT_STATED,
+    OF_STYLES,
+    ONE_OF,
+)
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
 GRADIENTS = ("float32", "bfloat16", "float16")
@@ -15,8 +24,12 @@ OF_STYLE: dict[str, tuple[ShardingStyle, ...]] = {
     "sums_per_step": (ShardingStyle.ZERO,),
     "round_robin_gradients": (ShardingStyle.ZERO,),
     "pad_buckets_for_high_nccl_busbw": (ShardingStyle.MEGATRON,),
+    "mesh": (ShardingStyle.HYBRID,),
+    "seed": (ShardingStyle.HYBRID,),
+    "shard": (ShardingStyle.HYBRID,),
 }
 """{key: styles it belongs to}, for the keys that not every style has."""
+_DEFAULTS = {"sums_per_step": 1}
 
 
 class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
@@ -25,15 +38,27 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
 
     factory: str
     """Function "train.py:make". With the style "fsdp" it returns the model wrapped by fully_shard
-    or FullyShardedDataParallel; FlowCheck takes names, shapes and dtypes from torch. With another
-    style it returns the model as it is trained, or (model, parameter groups) where the optimizer
-    has several groups."""
-    ranks: int
+    or FullyShardedDataParallel, with "hsdp" by fully_shard; FlowCheck takes names, shapes and
+    dtypes from torch. With another style it returns the model as it is trained, or (model,
+    parameter groups) where the optimizer has several groups."""
+    ranks: int = 0
     """Number of ranks. With the style "fsdp": ranks of the whole job, the world size in which
-    FlowCheck calls the factory. With another style: ranks of the data-parallel group."""
+    FlowCheck calls the factory. With "hsdp" `mesh` tells it, and it may be left out. With another
+    style: ranks of the data-parallel group."""
     style: ShardingStyle = ShardingStyle.FSDP
-    """How the trainer shards: "fsdp"; "zero" for DeepSpeed's ZeRO stages 1 and 2; "megatron" for
-    Megatron-LM's distributed optimizer."""
+    """How the trainer shards: "fsdp"; "hsdp" for fully_shard over a mesh of replicas, whose
+    gradients are followed with all state; "zero" for DeepSpeed's ZeRO stages 1 and 2; "megatron"
+    for Megatron-LM's distributed optimizer."""
+    mesh: tuple[int, int] | None = None
+    """With "hsdp": (replicas, shards of each), the shape of the mesh that the script gives
+    fully_shard."""
+    shard: int = 0
+    """With "hsdp": which shard the mirrored port carries, from 0: the number of the GPU in its
+    node, where each node holds all shards."""
+    seed: int | None = None
+    """With "hsdp": what the script gives torch.manual_seed before it calls the factory. The
+    replica starts with the weights that the factory then makes. None: it waits for the trainer's
+    checkpoint (`flowcheck base`)."""
     gradient_dtype: str | None = None
     """Dtype in which gradients are summed. None: the parameters' dtype with "zero", "float32" with
     "megatron"."""
@@ -56,6 +81,8 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
         file, _, name = self.factory.rpartition(":")
         if not (file.endswith(".py") and name.isidentifier()):
             raise ConfigError("sharded.factory", self.factory, FACTORY_FORM())
+        if self.style is ShardingStyle.HYBRID:
+            self._check_mesh()
         at_least("sharded.ranks", self.ranks, 2)
         at_least("sharded.sums_per_step", self.sums_per_step, 1)
         if self.bucket_elements is not None:
@@ -63,6 +90,24 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
         if self.gradient_dtype is not None and self.gradient_dtype not in GRADIENTS:
             raise ConfigError("sharded.gradient_dtype", self.gradient_dtype, ONE_OF(GRADIENTS))
         for key, styles in OF_STYLE.items():
-            if getattr(self, key) not in (None, False, 1) and self.style not in styles:
+            given = getattr(self, key)
+            if (
+                given not in (None, False)
+                and given != _DEFAULTS.get(key)
+                and self.style not in styles
+            ):
                 of = " or ".join(f'"{style}"' for style in styles)
-                raise ConfigError(f"sharded.{key}", getattr(self, key), OF_STYLES(of))
+                raise ConfigError(f"sharded.{key}", given, OF_STYLES(of))
+
+    def _check_mesh(self) -> None:
+        """Checks `mesh` and `shard`, and sets `ranks` by the mesh. Raises ConfigError."""
+        if self.mesh is None:
+            raise ConfigError("sharded.mesh", None, NOT_STATED("sharded.mesh"))
+        replicas, shards = self.mesh
+        at_least("sharded.mesh", replicas, 2)
+        at_least("sharded.mesh", shards, 1)
+        if not 0 <= self.shard < shards:
+            raise ConfigError("sharded.shard", self.shard, FROM_TO(least=0, most=shards - 1))
+        if self.ranks not in (0, replicas * shards):
+            raise ConfigError("sharded.ranks", self.ranks, MESH_RANKS(replicas * shards))
+        msgspec.structs.force_setattr(self, "ranks", replicas * shards)

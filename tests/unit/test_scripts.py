@@ -163,7 +163,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 def test_the_readme_s_job_files_are_such() -> None:
     found = (tomllib.loads(text) for text in blocks("toml"))
-    first, rule, each, watched, kept, zero, several, sharded, *_ = found
+    first, rule, each, watched, kept, zero, hybrid, several, sharded, *_ = found
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
@@ -179,6 +179,8 @@ def test_the_readme_s_job_files_are_such() -> None:
     assert job_from(source | rule | watched).audit is not None
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None
+    job = job_from(source | hybrid)
+    assert job.sharded is not None and (job.sharded.style, job.sharded.ranks) == ("hsdp", 4)
     job = job_from(source | several)
     assert [own.name for own in job.job] == ["dense", "other"] and job.nccl_log == "rank0.log"
     job = job_from(source | sharded)

@@ -17,6 +17,8 @@ AS_STATED = Entry(
     "base.as_stated", "as stated, it was written after {steps} steps since the job was joined"
 )
 
+AS_BEGUN_WITH = Entry("base.as_begun_with", "as stated, the job began with it")
+
 # Why a checkpoint is not the base.
 OF_WHICH_JOB_OPEN = Entry(
     "base.of_which_job_open",

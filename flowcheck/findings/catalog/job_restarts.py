@@ -95,6 +95,12 @@ REJOINED_AFTER_GAP = Entry(
     remedy="`flowcheck base FILE --then LATER{this_run!o}` with the trainer's next two "
     "checkpoints.",
 )
+START_NEVER_SENT = Entry(
+    "restart.start_never_sent",
+    "no weight that it began with crosses the network",
+    cause="Under hybrid sharding (HSDP) nothing on the wire tells what a job resumed from.",
+    remedy="`flowcheck base FILE{this_run!o}` with the checkpoint that the trainer resumed from.",
+)
 WEIGHTS_OF_NO_STEP = Entry(
     "restart.weights_of_no_step",
     "it began with parameters of no step that is kept ({steps}), so its optimizer state is not "

@@ -118,6 +118,13 @@ JOINED = Entry(
     remedy="Give two checkpoints that the trainer writes from here on: `flowcheck base FILE --then "
     "LATER{this_run!o}`.",
 )
+BEGINS_UNSEEN = Entry(
+    "following.begins_unseen",
+    "the weights that the job began with never cross the network: its steps are logged, and wait "
+    "for a base",
+    remedy="Give the checkpoint that the trainer began with: `flowcheck base FILE{this_run!o}`; or "
+    "state `seed` in `[sharded]` before the next start.",
+)
 FURTHER_JOBS = Entry(
     "following.further_jobs",
     "{further} more data-parallel jobs pass these ports and are not followed: jobs = {jobs} in the "

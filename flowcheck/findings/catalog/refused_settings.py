@@ -249,6 +249,35 @@ FACTORY_FORM = Entry(
     "does not name a function",
     remedy='Write it as "file.py:function".',
 )
+MESH_RANKS = Entry(
+    "setting.mesh_ranks",
+    "is not the number of ranks of `mesh`, {ranks}",
+    remedy="Leave `ranks` out, or correct `mesh`.",
+)
+MODEL_BESIDE_MESH = Entry(
+    "setting.model_beside_mesh",
+    'cannot be stated with [sharded] style = "hsdp", whose factory is the model',
+    remedy="Leave it out.",
+)
+SUMS_DIVIDED_LATER = Entry(
+    "setting.sums_divided_later",
+    "divides what it sums in {dtype} by {divisor} behind the all-reduce, before it has the "
+    "parameters' type: FlowCheck does not follow that",
+    cause="torch divides sums of float16 in two parts, and sums of any type with "
+    "set_force_sum_reduction_for_comms(True).",
+    remedy="Sum in float32 or bfloat16: MixedPrecisionPolicy(reduce_dtype=torch.float32), without "
+    "set_force_sum_reduction_for_comms.",
+)
+OTHER_DIVISOR = Entry(
+    "setting.other_divisor",
+    "is not what the model of [sharded] divides its sums by, {divisor}",
+    remedy="Leave `gradient_divisor` out.",
+)
+ONE_SHARD = Entry(
+    "setting.one_shard",
+    "has several shards of each replica, whose parts FlowCheck does not join",
+    remedy='Train with a mesh (N, 1), or state style = "fsdp" and follow the parameters.',
+)
 OF_STYLES = Entry(
     "setting.of_styles",
     "can be used with style = {styles} only",

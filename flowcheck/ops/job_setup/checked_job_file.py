@@ -9,6 +9,7 @@ import msgspec
 from flowcheck.config import JobConfig, SourceConfig, load_job, naming_job_file
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
+from flowcheck.ops.job_setup.hybrid_job_model import with_hybrid_model
 from flowcheck.ops.job_setup.job_file_references import (
     check_optimizers_of_jobs,
     with_factory_model,
@@ -33,7 +34,7 @@ def _checked(config: JobConfig) -> JobConfig:
     for own in (config.optimizer, *(own.optimizer for own in config.job)):
         if own is not None and own.factory is None:
             check_optimizer(own)
-    config = with_nccl_log(with_factory_models(config))
+    config = with_hybrid_model(with_nccl_log(with_factory_models(config)))
     for table, served in (("watch", config.watch), ("serve", config.serve)):
         if served is not None:
             from flowcheck.vault.http_support.tls_context import server_tls

@@ -140,10 +140,11 @@ def with_zero_groups(config: JobConfig) -> JobConfig:
 
 
 def sharded_model(config: JobConfig) -> ShardedModel | None:
-    """The model of [sharded], as torch and the trainer that is stated cut it; None: none is named.
+    """The model of [sharded], as torch and the trainer that is stated cut it; None: none is named,
+    or it is one whose gradients are followed (hybrid_job_model.py).
     Raises ConfigError where its factory does not work out."""
     sharded = config.sharded
-    if sharded is None:
+    if sharded is None or sharded.style is ShardingStyle.HYBRID:
         return None
     from flowcheck.replica.sharding.sharded_model_probe import probe_sharded_model
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
 from flowcheck.ops.job_setup.job_file_references import sharded_model
 from flowcheck.private_files import write_private
@@ -21,6 +22,7 @@ from flowcheck.stages.job_learning.remembered_job import (
     newest_remembered_job,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
 if TYPE_CHECKING:
     from flowcheck.wire.learn.jobs.late.amid import Expected
@@ -69,3 +71,18 @@ def write_prior_job(run: RunDir, config: JobConfig, known: PriorJob) -> None:
     run.units.unlink(missing_ok=True)
     if known.units is not None:
         write_private(run.units, known.units)
+    _write_stated_start(run, config)
+
+
+def _write_stated_start(run: RunDir, config: JobConfig) -> None:
+    """The weights that a model starts with whose factory and seed are stated. Raises ConfigError
+    where the factory does not work out."""
+    run.stated_start.unlink(missing_ok=True)
+    sharded = config.sharded
+    if sharded is None or sharded.style is not ShardingStyle.HYBRID or sharded.seed is None:
+        return
+    from flowcheck.replica.sharding.hybrid_probe import write_start_weights
+
+    assert sharded.mesh is not None, "checked when the file was read"
+    with atomic_path(run.stated_start) as place:
+        write_start_weights(sharded.factory, sharded.mesh, sharded.shard, sharded.seed, place)

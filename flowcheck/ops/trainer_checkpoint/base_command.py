@@ -14,6 +14,7 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.base_checkpoints import (
+    AS_BEGUN_WITH,
     AS_STATED,
     BASE_REFUSED,
     BEING_JOINED,
@@ -256,6 +257,8 @@ def _placed(
         if place.after in (None, after):
             return after, how
         raise StateError(STATED_ELSEWHERE(how=how, steps=after, stated=place.after))
+    if place.after is None and known_training(where).start_unknown:
+        return 0, AS_BEGUN_WITH()
     if place.after is None:
         raise StateError(PLACE_UNKNOWN(run=where.root, first=first, last=last))
     if not first - 1 <= place.after <= last:

@@ -46,14 +46,16 @@ def probe_sharded_model(
 ) -> ShardedModel:
     """The units of the model that `factory`, "file.py:function", returns in a job of `ranks` ranks.
     how: settings of a trainer other than FSDP. Raises ConfigError."""
-    command = [
-        sys.executable,
-        "-m",
-        "flowcheck.replica.sharding.sharded_model_probe",
-        factory,
-        str(ranks),
-    ]
-    command += [msgspec.json.encode(how).decode()] if how is not None else []
+    more = [msgspec.json.encode(how).decode()] if how is not None else []
+    told = run_probe("flowcheck.replica.sharding.sharded_model_probe", factory, str(ranks), *more)
+    return msgspec.json.decode(told, type=ShardedModel)
+
+
+def run_probe(module: str, factory: str, *arguments: str) -> str:
+    """The last line that `module` prints, run as a program with the factory and the arguments.
+    Raises ConfigError with the finding that it ends with (`refuse`), or where it does not end as
+    it should."""
+    command = [sys.executable, "-m", module, factory, *arguments]
     try:
         done = subprocess.run(
             command,
@@ -73,7 +75,7 @@ def probe_sharded_model(
         last = done.stderr.strip().splitlines()[-1:]
         told = ENDED_THE_TRIAL(last[0]) if last else ENDED_SILENTLY(done.returncode)
         raise ConfigError(KEY, factory, told)
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=ShardedModel)
+    return done.stdout.splitlines()[-1]
 
 
 def _main(factory: str, ranks: int, *how: str) -> None:
@@ -104,7 +106,7 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     units = [unit for _, unit in found]
     own = {piece.name for unit in units for piece in unit.pieces}
     # Flat parameters have no names of their own: modules' order is the one of registration then.
-    registered = [_plain(n) for n, _ in model.named_parameters() if _plain(n) in own]
+    registered = [plain_name(n) for n, _ in model.named_parameters() if plain_name(n) in own]
     flat = [p.name for unit in units for p in unit.pieces if p.name not in registered]
     names = tuple(registered if not flat else flat + registered)
     print(
@@ -207,7 +209,7 @@ def _fsdp1(model: Any) -> Iterator[tuple[int, GatherUnit]]:
             continue
         flat, dtype = handle.flat_param, handle._fwd_bwd_param_dtype
         assert dtype is not None
-        prefix = f"{_plain(name)}." if _plain(name) else ""
+        prefix = f"{plain_name(name)}." if plain_name(name) else ""
         own = iter(zip(flat._fqns, flat._shapes, strict=True))
         pieces, at = [], 0
         for count, fills in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
@@ -215,7 +217,7 @@ def _fsdp1(model: Any) -> Iterator[tuple[int, GatherUnit]]:
                 fqn, shape = next(own)
                 pieces.append(
                     UnitParameter(
-                        name=prefix + _plain(fqn),
+                        name=prefix + plain_name(fqn),
                         shape=tuple(shape),
                         dtype=str(dtype).removeprefix("torch."),
                         start_byte=at,
@@ -225,16 +227,17 @@ def _fsdp1(model: Any) -> Iterator[tuple[int, GatherUnit]]:
         size = flat._sharded_size.numel() * dtype.itemsize
         yield (
             handle.world_size,
-            GatherUnit(name=_plain(name), block_bytes=size, pieces=tuple(pieces)),
+            GatherUnit(name=plain_name(name), block_bytes=size, pieces=tuple(pieces)),
         )
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Without what wrapping adds."""
     return name.replace("_fsdp_wrapped_module.", "").removesuffix("_fsdp_wrapped_module")
 
 
-def _refuse(why: Finding) -> NoReturn:
+def refuse(why: Finding) -> NoReturn:
+    """Ends a probe's own process with the reason, as `run_probe` reads it."""
     print(f"\n{msgspec.json.encode(why).decode()}", flush=True)
     sys.exit(REFUSED)
 
@@ -243,6 +246,6 @@ if __name__ == "__main__":
     try:
         _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
     except ConfigError as wrong:
-        _refuse(wrong.right)
+        refuse(wrong.right)
     except Exception as wrong:  # the user's code may raise anything
-        _refuse(user_error_finding(wrong))
+        refuse(user_error_finding(wrong))

@@ -13,6 +13,7 @@ from functools import partial
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
 from flowcheck.findings.catalog.job_selection_reasons import (
+    BEGINS_UNSEEN,
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
     JOINED,
@@ -201,7 +202,7 @@ class ExtractService:
         if proof is not None:
             if proof.job.awaits_base:
                 self._lifecycle.await_base()
-                self._note(JOINED())
+                self._note(JOINED() if proof.job.midstream else BEGINS_UNSEEN())
             if proof.other_jobs and not self._config.several:
                 self._note(FURTHER_JOBS(further=proof.other_jobs, jobs=proof.other_jobs + 1))
             if self._config.several:

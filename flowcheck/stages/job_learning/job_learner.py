@@ -37,6 +37,7 @@ from flowcheck.stages.job_learning.stream_reading import (
     KnownJob,
     ReadingOutcome,
     ReadingTerms,
+    StatedStart,
 )
 from flowcheck.stages.job_state.gathered_parameters import sharded_optimizer_of, unit_block_bytes_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -378,6 +379,7 @@ class JobLearner:
             known=known,
             blocks=unit_block_bytes_of(self._run),
             sharded=sharded_optimizer_of(self._run),
+            stated_start=_stated_start_of(self._run),
             selector=self._wanted,
             weights_at_once=self._weights_at_once,
         )
@@ -394,6 +396,15 @@ class JobLearner:
             made_by_another=NOTHING_TO_MAKE if self._making is None else self._making[0],
             prepare=self._prepare,
         )
+
+
+def _stated_start_of(run: RunDir) -> StatedStart | None:
+    """The weights that the job file's factory and seed make; None: it states none."""
+    if not run.stated_start.exists():
+        return None
+    sharded = run.settings().sharded
+    assert sharded is not None and sharded.seed is not None, "the file is made by these"
+    return StatedStart(run.stated_start, sharded.seed)
 
 
 def _whole(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:

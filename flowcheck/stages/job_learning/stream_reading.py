@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.catalog.hybrid_jobs import START_AS_STATED
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
 from flowcheck.findings.catalog.nccl_transport import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
@@ -95,6 +96,16 @@ class ReadingOutcome:
     """The traceback of a reading that raised."""
 
 
+@dataclass(frozen=True, slots=True)
+class StatedStart:
+    """The weights that trainers begin with who never send them, as the job file states."""
+
+    file: Path
+    """[bytes of all parameters]"""
+    seed: int
+    """Before the stated factory was called."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingTerms:
     """How a stream is to be read, as `read_stream` takes it."""
@@ -114,6 +125,8 @@ class ReadingTerms:
     """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
     sharded: ShardedTraining | None = None
+    stated_start: StatedStart | None = None
+    """Of a job that nothing is known of: a later incarnation goes on from any step."""
     selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
     weights_at_once: bool = False
@@ -137,7 +150,8 @@ def read_first_life(
             results=False,
         )
         reading = select_job(reading, terms.selector)
-        if reading.job is not None and (reading.gathered or reading.weights) is not None:
+        known = (reading.gathered or reading.weights) is not None
+        if reading.job is not None and (known or reading.job.start_unknown):
             return reading
     if not terms.quiet:
         messages = up_to_pause(messages)
@@ -176,26 +190,13 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     certain = weights is not None and source is None and _certain(weights, reading)
+    if reading.job.start_unknown:
+        return _without_weights(reading)
     if weights is None or not (source is not None or certain):
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
     if not has_consistent_buckets(reading.job):
         return ReadingOutcome(why_not=(NOT_THE_BUCKET_PLAN(),))
-    # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
-    dealt = {
-        flow
-        for edge in reading.job.edges
-        for turns in edge.queue_pairs
-        for flow in turns
-        if len(turns) > 1
-    }
-    numbers = {
-        (placement.flow, placement.first_psn): placement.number
-        for collective in reading.collectives
-        for placement in collective.placements
-        if placement.first_psn is not None and placement.flow not in dealt
-    }
-    others = [part for part in reading.parts if part.job not in (None, reading.job)]
     return ReadingOutcome(
         job=msgspec.structs.replace(reading.job, weights_missing=weights.missing),
         weights=weights.data if source is None else None,
@@ -205,10 +206,44 @@ def reading_outcome(reading: Reading, *, weights_at_once: bool = True) -> Readin
         deferred=deferred,
         shard=shard_size_of(reading.job),
         auxiliary_weights=weights.beside,
-        numbers=numbers,
+        numbers=_numbers(reading.job, reading),
         flows=tuple(flows_of(reading.job, reading.flows)),
-        other_jobs=len(others),
+        other_jobs=_others(reading),
     )
+
+
+def _without_weights(reading: Reading) -> ReadingOutcome:
+    """Of a job whose weights nobody sends."""
+    assert reading.job is not None
+    if not has_consistent_buckets(reading.job):
+        return ReadingOutcome(why_not=(NOT_THE_BUCKET_PLAN(),))
+    return ReadingOutcome(
+        job=reading.job,
+        shard=shard_size_of(reading.job),
+        gradients_from_ns=_gradients_from_ns(reading),
+        numbers=_numbers(reading.job, reading),
+        flows=tuple(flows_of(reading.job, reading.flows)),
+        other_jobs=_others(reading),
+    )
+
+
+def _others(reading: Reading) -> int:
+    """Other data-parallel jobs that were read."""
+    return sum(part.job not in (None, reading.job) for part in reading.parts)
+
+
+def _numbers(job: LearnedJob, reading: Reading) -> dict[FlowPsn, int]:
+    """Numbers of the job's messages in their flows. Of connections of several queue pairs the
+    flows' own counts alone tell, from their start on."""
+    dealt = {
+        flow for edge in job.edges for turns in edge.queue_pairs for flow in turns if len(turns) > 1
+    }
+    return {
+        (placement.flow, placement.first_psn): placement.number
+        for collective in reading.collectives
+        for placement in collective.placements
+        if placement.first_psn is not None and placement.flow not in dealt
+    }
 
 
 def _certain(weights: Weights, reading: Reading) -> bool:
@@ -236,7 +271,18 @@ def _outcome(
     reading = read_first_life(seen, flows, terms)
     # Of several jobs the weights may tell which one is followed: they were looked at by now.
     at_once = terms.weights_at_once or terms.selector is not None
-    return reading_outcome(reading, weights_at_once=at_once)
+    start = terms.stated_start if terms.before is None else None
+    return with_stated_start(reading_outcome(reading, weights_at_once=at_once), start)
+
+
+def with_stated_start(outcome: ReadingOutcome, start: StatedStart | None) -> ReadingOutcome:
+    """The outcome, of a job whose first weights nobody sent with the stated ones."""
+    job = outcome.job
+    if job is None or start is None or not job.start_unknown:
+        return outcome
+    assumed = (*job.assumed, START_AS_STATED(start.seed).until_audited())
+    job = msgspec.structs.replace(job, start_unknown=False, assumed=assumed)
+    return replace(outcome, job=job, weights=start.file)
 
 
 def read_staged(staged: Sequence[StagedSnapshot], terms: ReadingTerms) -> ReadingOutcome:

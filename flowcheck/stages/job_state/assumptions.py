@@ -40,18 +40,18 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
     job, followed = training_of(run), incarnation_of(run)
     if job is None:
         return ()
-    own = job.assumed
     another = (followed.base, followed.anchored) != (None, None)
     audited = _audited(run, followed.audits if another else 0)
     if followed.anchored is not None and audited <= followed.anchored:
         audited = 0  # a file is equal to what was made of it
+    own = tuple(found for found in job.assumed if not (audited and found.until_audit))
     known = audited or followed.anchored is not None  # a file has shown all of the state
     first = () if known or job.kind is FollowedData.PARAMETERS else (EMPTY_STATE(),)
     if job.awaits_base:
         # A base is equal to itself: what was taken on it shows whether it belonged there.
         shown = followed.base is not None and audited > followed.base
         first = () if shown else (BASE_FITS(),)
-        own = tuple(found for found in own if not (shown and found.until_audit))
+        own = tuple(found for found in job.assumed if not (shown and found.until_audit))
     added = [
         _with_evidence(run, found) for found in _added(run) if not (audited and found.until_audit)
     ]

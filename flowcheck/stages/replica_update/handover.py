@@ -24,6 +24,7 @@ from flowcheck.findings.catalog.job_restarts import (
     OTHERWISE_USED,
     REJOINED_AFTER_GAP,
     REPLICA_KEPT,
+    START_NEVER_SENT,
     WAITS_FOR_BASE,
     WAITS_FOR_TWO_CHECKPOINTS,
     WEIGHTS_OF_NO_STEP,
@@ -222,7 +223,8 @@ class Handover:
         ):
             return _Comparison(None, OTHERWISE_USED())
         if job.awaits_base:
-            return _Comparison(None, REJOINED_AFTER_GAP(), waits=True)
+            why = REJOINED_AFTER_GAP if job.midstream else START_NEVER_SENT
+            return _Comparison(None, why(), waits=True)
         weights = np.fromfile(folder / self._run.weights.name, np.uint8)
         if gathered is not None:
             weights = gathered.parameters(weights)

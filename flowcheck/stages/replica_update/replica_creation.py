@@ -41,6 +41,7 @@ from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.collectives.nccl_debug_log import other_job_finding
 from flowcheck.wire.training_job.learned_job import FollowedData
+from flowcheck.wire.training_job.operator_statements import ShardingStyle
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 COPIES_LEAST = 2
@@ -105,7 +106,8 @@ def open_replica(
         return _resting(run, Replica.open(run.replica, optimizer, workers=workers)), placing
     if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
         say(unlike)
-    if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
+    gathers = config.sharded is not None and config.sharded.style is not ShardingStyle.HYBRID
+    if gathers and job.kind is FollowedData.GRADIENTS:
         whole = WHOLE_STATE if config.whole_zero else WHOLE_GRADIENTS
         say(whole(job.communicator_ranks[0]))
         for found in _zero_assumptions(config, optimizer):

@@ -354,6 +354,12 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.root / "units.json"
 
     @property
+    def stated_start(self) -> Path:
+        """The weights that the trainers begin with where these never cross the network, as the job
+        file's factory and seed make them: bytes of all parameters, as `weights`."""
+        return self.learned_folder / "stated-start.bin"
+
+    @property
     def first_unused_step(self) -> Path:
         """Number of the first step that did not use a parameter that earlier steps used."""
         return self.root / "left-out.json"

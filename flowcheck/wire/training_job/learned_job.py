@@ -297,6 +297,8 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     its bucket plan yet."""
     linear: bool = False
     """True: LL128 data lines are in linear order, as before NCCL 2.10."""
+    start_unknown: bool = False
+    """True: no weights that the job began with crossed the network, and none are stated."""
     unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
     """Indices of parameters that no rank ever uses, from the one map of a static graph."""
     unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
@@ -326,9 +328,10 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def awaits_base(self) -> bool:
-        """Whether the optimizer state is unknown, so that captured gradients are logged until a
-        base is given."""
-        return self.midstream and self.kind is FollowedData.GRADIENTS
+        """Whether the state that the job goes on from is unknown, so that captured gradients are
+        logged until a base is given."""
+        unknown = self.midstream or self.start_unknown
+        return unknown and self.kind is FollowedData.GRADIENTS
 
     @property
     def sharded(self) -> bool:

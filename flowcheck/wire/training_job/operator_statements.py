@@ -25,6 +25,9 @@ class ShardingStyle(StrEnum):
     """DeepSpeed ZeRO stages 1 and 2: gradients are all-reduced."""
     MEGATRON = "megatron"
     """Megatron-LM's distributed optimizer: each bucket is reduce-scattered, later all-gathered."""
+    HYBRID = "hsdp"
+    """torch's `fully_shard` over a mesh (replicas, shards): each rank's part of the gradients is
+    all-reduced over the replicas."""
 
 
 class UnitShard(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,11 @@ class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[int, ...] = ()
     """Parameter indices in the order in which their gradients are all-reduced, one by one or in
     flat buffers; (): not stated."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """[all-reduce of an iteration] parameter indices in their order in the tensor, for a trainer
+    whose own code tells what it sums together, in whatever order; (): not stated."""
+    gradient_element_bytes: int = 0
+    """Bytes per element of the dtype that gradients are summed in; 0: their parameters' own."""
     linear: bool | None = None
     """True: LL128 lines are in linear order, since the stated NCCL release is older than 2.10;
     None: no release is stated."""

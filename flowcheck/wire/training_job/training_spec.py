@@ -37,6 +37,7 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
     weights_missing: tuple[tuple[int, int], ...] = ()
     awaits_base: bool = msgspec.field(default=False, name="joined")
+    start_unknown: bool = False
     evidence: tuple[Finding, ...] = ()
     assumed: tuple[Finding, ...] = ()
     format: int = SPEC_FORMAT
@@ -59,6 +60,7 @@ def without_connections(job: LearnedJob) -> TrainingSpec:
         buffer_broadcasts=job.buffer_broadcasts,
         weights_missing=job.weights_missing,
         awaits_base=job.awaits_base,
+        start_unknown=job.start_unknown,
         evidence=job.evidence,
         assumed=job.assumed,
     )

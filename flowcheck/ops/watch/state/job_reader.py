@@ -243,7 +243,7 @@ def _logged(
 ) -> tuple[int, int] | None:
     if life.step is not None or learned is None or not learned.job.awaits_base:
         return None
-    if not run.memory.exists():
+    if learned.job.start_unknown or not run.memory.exists():
         return None
     from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flowcheck.findings.catalog import hybrid_jobs as hybrid
 from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
@@ -81,13 +82,15 @@ def assumed(
             learning.OTHER_ORDER_FITS(layout=habits.own, other=other) for other in habits.own_others
         ]
         told += [learning.IN_STATED_ORDER()] * in_stated_order(habits.own)
+        by_order = habits.own.is_any_of(hybrid.GROUPS_BY_ORDER)
+        told += [hybrid.ORDER_OF_EQUAL_GROUPS().until_audited()] * by_order
     told += [habits.plan_by] if habits.plan_by is not None else []
     told += [learning.ONE_ITERATION_SEEN()] * (habits.mapped and seen_once(cuts))
     told += communicator.ring.by_gpu
     if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside
         told.append((learning.BUFFERS_OF_START if stated else learning.BUFFERS_OF_TEMPLATE)())
-    if habits.compressed:
+    if habits.compressed and habits.own is None:
         told.append(
             learning.COMPRESSED(
                 gradient_bytes=habits.reduced[0], parameter_bytes=habits.element_bytes

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+import msgspec
+
+from flowcheck.findings.catalog.hybrid_jobs import START_NOT_WHOLE
 from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
     NO_ORDER_FITS,
@@ -13,6 +16,7 @@ from flowcheck.findings.catalog.job_learning import (
     STATE_A_MODEL,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import Plan, assembled, ring_op
@@ -57,15 +61,28 @@ def _of(
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
+    if stated.groups and not _start_is_whole(communicator, cuts[:later]):
+        return None, (START_NOT_WHOLE(),)
     masters = stated.steps_masters
     told = unsettled(communicator, collected, each)
     if told := told or forbidding(habits, cuts, ring, masters=masters):
         return None, (told,)
     buckets = habits.buckets
-    plan = Plan(stated.parameters, Begun(buckets, buckets), start=cuts[begin])
+    begun = Begun(buckets, buckets, gradient_element_bytes=stated.gradient_element_bytes)
+    plan = Plan(stated.parameters, begun, start=cuts[begin])
     for part, chosen in ((plan.first, range(begin, later)), (plan.each, each)):
         number = count()
         for i in chosen:
             gradient = cuts[i].op.meaning == BUCKET
             part.append(ring_op(cuts[i].op, gradient, next(number) if gradient else 0))
-    return assembled(communicator, collected, plan), ()
+    job = assembled(communicator, collected, plan)
+    # What is summed in groups of `fully_shard` is of weights that nobody sends.
+    return msgspec.structs.replace(job, start_unknown=bool(stated.groups)), ()
+
+
+def _start_is_whole(communicator: Communicator, cuts: Sequence[Cut]) -> bool:
+    """Whether these are all that the connections ever carried: an iteration that was lost before
+    them would be a step that nothing tells of."""
+    streams = (stream for edge in communicator.ring.edges for stream in edge.streams)
+    whole = all(stream.from_start for stream in streams) and not communicator.cuts.skipped
+    return whole and not any(cut.lost for cut in cuts)

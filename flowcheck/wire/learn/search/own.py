@@ -9,6 +9,7 @@ from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.search.typed import typed_again
+from flowcheck.wire.learn.trainer.grouped import grouped_loop
 from flowcheck.wire.learn.trainer.own import OwnLoop, habits_of, own_loop
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
@@ -35,9 +36,11 @@ def _read_again(
     cuts = cut_stream(ring, OwnLoop(parameters), purse=purse)
     readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []
     for reading in (*readings, known.cuts):
-        found = own_loop(reading.found, ring, stated)
+        laid_out = grouped_loop if stated.groups else own_loop
+        found = laid_out(reading.found, ring, stated)
         if found is not None:
             loop, named = found
             told = replace(reading, found=named)
-            return replace(known, cuts=told, habits=habits_of(loop, parameters))
+            habits = habits_of(loop, parameters, stated.gradient_element_bytes)
+            return replace(known, cuts=told, habits=habits)
     return None

@@ -109,19 +109,23 @@ def own_loop(
     if len(ways) != 1:
         return None
     at, loop = ways[0]
-    return loop, _named(cuts, reduces[at:], ring, stated.parameters, loop)
+    return loop, named(cuts, reduces[at:], ring, stated.parameters, loop)
 
 
-def habits_of(loop: Loop, parameters: Sequence[Parameter]) -> Habits:
-    """What the stated model and its layout say, in place of a start-up."""
+def habits_of(
+    loop: Loop, parameters: Sequence[Parameter], gradient_element_bytes: int = 0
+) -> Habits:
+    """What the stated model and its layout say, in place of a start-up. gradient_element_bytes: as
+    of OperatorStatement."""
     each = tuple(parameter.element_bytes for parameter in parameters)
+    reduced = tuple(gradient_element_bytes or own for own in each)
     shapes = ddp_messages.ParsedShapes(tuple((p.sizes, p.strides) for p in parameters), 0)
     return Habits(
         stage=Stage.PLANNED,
         parameters=len(parameters),
         shapes=(shapes,),
         each=each,
-        reduced=each,
+        reduced=reduced,
         weights_bytes=sum(parameter.nbytes for parameter in parameters),
         buckets=loop.buckets,
         own=loop.how,
@@ -196,7 +200,7 @@ def _by_sizes(
     left = list(range(len(parameters)))
     buckets: list[tuple[int, ...]] = []
     for cut in iteration:
-        fits = [i for i in left if _as_bucket(cut, (parameters[i],), ring) is not None]
+        fits = [i for i in left if as_bucket(cut, (parameters[i],), ring) is not None]
         if len(fits) != 1:
             return None
         left.remove(fits[0])
@@ -204,24 +208,25 @@ def _by_sizes(
     return tuple(buckets)
 
 
-def _named(
+def named(
     cuts: Sequence[Cut],
     reduces: Sequence[int],
     ring: Ring,
     parameters: Sequence[Parameter],
     loop: Loop,
 ) -> tuple[Cut, ...]:
-    """Every all-reduce that is the next bucket is it; what comes between is the trainer's own."""
+    """`cuts`, of which every all-reduce at `reduces` that is the next bucket is named so; what
+    comes between is the trainer's own. parameters: as their gradients are summed."""
     named, due = list(cuts), 0
     for i in reduces:
         own = [parameters[p] for p in loop.buckets[due]]
-        bucket = _as_bucket(cuts[i], own, ring)
+        bucket = as_bucket(cuts[i], own, ring)
         if bucket is not None:
             named[i], due = bucket, (due + 1) % len(loop.buckets)
     return tuple(named)
 
 
-def _as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | None:
+def as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | None:
     """`cut` as the sum of these gradients; None if that would be another one on the wire."""
     size = sum(parameter.nbytes for parameter in parameters)
     types = {parameter.element_bytes for parameter in parameters}

@@ -180,6 +180,7 @@ def _from(
         first=known.each,
         weights_missing=(),
         first_buckets=known.buckets,
+        start_unknown=False,
         evidence=tuple(dict.fromkeys((*known.evidence, evidence))),
         assumed=tuple(dict.fromkeys((*known.assumed, *told_until))),
     )

@@ -1,0 +1,31 @@
+"""What a job of hybrid sharding (HSDP) rests on: its gradients are seen, its weights never are."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+GROUPS_BY_SIZE = Entry(
+    "hybrid.groups_by_size",
+    "one for each group of fully_shard, told apart by their sizes",
+)
+GROUPS_BY_ORDER = Entry(
+    "hybrid.groups_by_order",
+    "one for each group of fully_shard; those of one size come from the last module to the first",
+)
+ORDER_OF_EQUAL_GROUPS = Entry(
+    "hybrid.order_of_equal_groups",
+    "gradients of groups of one size are summed from the last module to the first, as a backward "
+    "pass makes them: their sizes do not tell",
+)
+START_AS_STATED = Entry(
+    "hybrid.start_as_stated",
+    "the trainers began with the weights that the stated factory makes after "
+    "torch.manual_seed({seed}): no weight crosses the network",
+)
+START_NOT_WHOLE = Entry(
+    "hybrid.start_not_whole",
+    "the sums were not seen from the first one on, each whole: how many steps came before is "
+    "unknown",
+    cause="The capture began later than the trainers, or lost packets of their first iteration.",
+    remedy="Start FlowCheck before the trainers.",
+)

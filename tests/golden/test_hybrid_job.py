@@ -1,0 +1,82 @@
+"""A recorded job of hybrid sharding, whose weights nobody sends, and the trainers' own account."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import cut, preloaded
+
+from flowcheck.findings.catalog.hybrid_jobs import (
+    ORDER_OF_EQUAL_GROUPS,
+    START_AS_STATED,
+    START_NOT_WHOLE,
+)
+from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+
+TESTS = Path(__file__).resolve().parents[1]
+DATA = TESTS / "data" / "hybrid"
+CAPTURE = DATA / "small-ll.pcap"
+FACTORY = TESTS / "lab" / "scripts" / "hybrid.py"
+SEED = 3
+STEPS = {1, 2, 3, 4}
+
+
+def replayed(capture: Path, folder: Path, *, seed: int | None = SEED) -> dict[str, Any]:
+    job = folder / "job.toml"
+    job.write_text(
+        '[optimizer]\nname = "sgd"\nlearning_rate = 0.05\nmomentum = 0.9\n'
+        f'[sharded]\nstyle = "hsdp"\nfactory = "{FACTORY}:small"\nmesh = [2, 1]\n'
+        + (f"seed = {seed}\n" if seed is not None else "")
+    )
+    words = ["replay", str(capture), "--job", str(job), "--digests", "--json", "--source", "file"]
+    done = preloaded.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def steps_of(told: dict[str, Any]) -> dict[int, Digests]:
+    return {
+        line["step"]: {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        for line in told["digests"]
+    }
+
+
+def codes(told: dict[str, Any]) -> set[str]:
+    return {one["code"] for one in told["assumed"]}
+
+
+def test_every_step_has_the_trainers_bits_and_says_what_it_began_with(tmp_path: Path) -> None:
+    told = replayed(CAPTURE, tmp_path)
+    found = steps_of(told)
+    assert set(found) == STEPS and found == trainer_digests(DATA / "small-ll.jsonl")
+    assert {START_AS_STATED.code, ORDER_OF_EQUAL_GROUPS.code} <= codes(told)
+
+
+@pytest.mark.nightly
+def test_with_another_seed_no_parameter_is_the_trainers_and_it_is_assumed(tmp_path: Path) -> None:
+    """Nothing on the wire could tell: the momentum of the gradients is right all the same."""
+    told = replayed(CAPTURE, tmp_path, seed=SEED + 1)
+    found, own = steps_of(told), trainer_digests(DATA / "small-ll.jsonl")
+    assert all(found[step]["parameters"] != own[step]["parameters"] for step in STEPS)
+    assert all(found[step]["momentum_buffer"] == own[step]["momentum_buffer"] for step in STEPS)
+    assert START_AS_STATED.code in codes(told)
+
+
+@pytest.mark.nightly
+def test_without_a_seed_no_step_is_made_of_weights_nobody_knows(tmp_path: Path) -> None:
+    told = replayed(CAPTURE, tmp_path, seed=None)
+    assert not told["digests"] and START_AS_STATED.code not in codes(told)
+
+
+def test_a_capture_that_begins_behind_the_first_sums_is_not_followed(tmp_path: Path) -> None:
+    """It would take the trainers' second step for the first one."""
+    (tmp_path / "later").mkdir()
+    # Of 240 frames; an iteration has some 50.
+    later = cut.behind(CAPTURE, 80, tmp_path / "later")
+    told = replayed(later, tmp_path)
+    assert not told["digests"]
+    assert START_NOT_WHOLE.code in {one["code"] for one in told["why"]["arguments"]["reasons"]}
