@@ -81,6 +81,15 @@ FIRST_GPU_OPEN = Entry(
     "job file, or analyze --nccl-log)",
     remedy=NCCL_LOG,
 )
+HEAD_CHANNELS_OPEN = Entry(
+    "connections.head_channels_open",
+    "which channel each connection of an NVLS tree has is unknown: the ring's connections are "
+    "among them, and not all of these were used, or queue pair numbers contradict each other",
+    cause="All channels send messages of the same sizes, and the start-up was too small to use all "
+    "of the ring's channels.",
+    remedy="Set `NCCL_ALGO=^NVLSTree` for the trainers (`NCCL_NVLS_ENABLE=0` up to NCCL 2.23), so "
+    "that NCCL uses trees and rings instead.",
+)
 RING_PLACE_OPEN = Entry(
     "connections.ring_place_open",
     "where in the ring a mirrored rank stands on channel {channels} is unknown: all chunks of "

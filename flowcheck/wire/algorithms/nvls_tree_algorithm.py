@@ -43,7 +43,7 @@ def _sends(call: CollectiveCall, ends: ConnectionEnds) -> Schedule:
     writer = ends.writers if isinstance(ends.writers, int) else ends.writers[0]
     node = writer // gpus
     other = (node + 1) % shape.nodes if ends.receiver is None else ends.receiver // gpus
-    heads = ends.heads or (NO_HEAD,) * shape.channels
+    heads = (ends.heads or (NO_HEAD,) * shape.channels)[: shape.channels]
     sent = (
         _channel_sends(channel, head, chunks, nvls_direction(node, other, channel, shape.nodes))
         for channel, (head, chunks) in enumerate(

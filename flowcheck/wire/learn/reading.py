@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import algorithm_of_link
+from flowcheck.wire.collectives.double_binary_tree import PerTree
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, WriterRanks
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Range
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -62,11 +63,13 @@ class LinkSeen:
     """(channel, flows of the connection); None: it carried nothing that tells its channel."""
     receiver: int | None = None
     """Ring index of who reads, where that is not the next one: a link of trees."""
+    trees: PerTree = (True, True)
+    """Which of the two trees pass there."""
 
     @property
     def algorithm(self) -> Algorithm:
         """Whose connections they are: the ring's, where others may pass too, or of one alone."""
-        return algorithm_of_link(self.receiver)
+        return algorithm_of_link(self.receiver, trees=self.trees)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +190,14 @@ class Collective:
     """Sends may belong together otherwise: never complete, whatever the coverage."""
     ring: RingSeen | None = None
     """None: a point-to-point send."""
-    tree: bool = False
-    """An all-reduce by NCCL's trees."""
+    algorithm: Algorithm = Algorithm.RING
     deferred: Deferred | None = field(default=None, repr=False)
     """Puts the result together, which is empty until then; None: it is not empty."""
 
     @property
-    def algorithm(self) -> Algorithm:
-        """As the rest of the decoder names it."""
-        return Algorithm.TREE if self.tree else Algorithm.RING
+    def tree(self) -> bool:
+        """An all-reduce by trees, NVLS trees too."""
+        return self.algorithm is not Algorithm.RING
 
     @property
     def coverage(self) -> float:

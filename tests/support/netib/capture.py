@@ -42,7 +42,7 @@ def generate(options: Options, folder: Path) -> Generated:
     points = {
         f"rank{rank}-{rail}.pcap": [fabric.port(rank, rail)]
         for rank in options.mirrored
-        for rail in range(options.rails)
+        for rail in range(options.ports)
     }
     if options.manners.merged:
         points = {"all.pcap": [port for ports in points.values() for port in ports]}

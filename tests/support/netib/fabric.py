@@ -137,9 +137,9 @@ class Fabric:
         if communicator in ("dp", "metrics"):
             around = ranks_of(self.options, channel)
             ranks = around[sender], around[(sender + 1) % len(around)]
-        rails = (channel % self.options.rails,) * 2 if head < 0 else (head, head)
+        rails = (channel % self.options.ports,) * 2 if head < 0 else (head, head)
         if self.options.ring_exits and head < 0:
-            gpus, each = self.options.gpus, self.options.rails
+            gpus, each = self.options.gpus, self.options.ports
             rails = ranks[0] % gpus * each // gpus, ranks[1] % gpus * each // gpus
         src, dst = self.port(source, rails[0]), self.port(target, rails[1])
         kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection

@@ -112,8 +112,8 @@ class Options:
     nvls_channels: int = 16
     nvls_start: int = 0
     """Bytes of a chunk to begin with; 0: by release."""
-    heads: int = 0
-    """GPUs of a node that write to other nodes then, each by a NIC of its own: rails. 0: all."""
+    nics: int = 0
+    """NICs of a node then, each with a GPU that writes to other nodes; 0: as many as GPUs."""
     ring_exits: str = ""
     """Where a channel's ring leaves a node: at the last GPU of its order, by the channel's NIC;
     "own": each channel enters at a GPU of its own and leaves at the next, or where nodes take turns
@@ -149,11 +149,14 @@ class Options:
     retransmits: int = 0
     manners: Manners = field(default_factory=Manners)
 
-    def __post_init__(self) -> None:
-        if self.nvls_above and not self.heads:
-            object.__setattr__(self, "heads", self.gpus)
-        if self.nvls_above:
-            object.__setattr__(self, "rails", self.heads)
+    @property
+    def heads(self) -> int:
+        return self.nics or self.gpus
+
+    @property
+    def ports(self) -> int:
+        """Of a node."""
+        return self.heads if self.nvls_above else self.rails
 
     @property
     def nodes(self) -> int:

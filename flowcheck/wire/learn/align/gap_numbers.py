@@ -144,7 +144,7 @@ def _op(due: Expect, expects: Sequence[Expect], seen: Sequence[Op]) -> Op | None
     alike = like_its_neighbours(due.work_bytes, [op for op in seen if op.kind is due.kind])
     if alike is None:
         return None
-    return replace(expected_op(due, alike.protocol), tree=alike.tree)
+    return replace(expected_op(due, alike.protocol), algorithm=alike.algorithm)
 
 
 def _numbered(stream: Stream, sizes: Sequence[int], grants: Sequence[Grants]) -> Stream | None:

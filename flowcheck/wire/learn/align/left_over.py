@@ -118,4 +118,4 @@ def _rings(row: Row, trainers: Sequence[Ring], rules: tuple[NcclEra, ...]) -> It
 
 def _places(way: Way) -> tuple[object, ...]:
     """Where its sums begin; how much of a last line each fills is asked later."""
-    return tuple((cut.starts, cut.op.protocol, cut.op.tree) for cut in way.cuts)
+    return tuple((cut.starts, cut.op.protocol, cut.op.algorithm) for cut in way.cuts)

@@ -15,6 +15,7 @@ from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
+from flowcheck.wire.learn.flows.nvls import nvls_forks
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import Fork, forks
@@ -46,8 +47,18 @@ def rings_over_nodes(
 
 def rings_with_trees_over_nodes(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
     """The same, of rings that trees are beside."""
+    yield from _forked([*forks(streams)], known)
+
+
+def rings_with_nvls(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
+    """The same, of rings that NVLS trees are beside."""
+    for fork in sorted(nvls_forks(streams), key=lambda fork: fork.penalty):
+        yield from _forked([fork], known)
+        yield [Guess(ring) for ring in fork.by_silence(known.rules)]
+
+
+def _forked(ways: Sequence[Fork], known: Known) -> Iterator[list[Guess]]:
     found: list[Guess] = []
-    ways = list(forks(streams))
     for fork in ways:
         for guess in _read(fork.ring, path_of(fork.ring) or (), fork.ranks, known, fork):
             if guess.ring.gpus == fork.gpus:
@@ -102,7 +113,7 @@ def _guesses(
         meant = [i for i, cut in enumerate(cuts.found, 1) if cut.op.licensed]
         sure = len(cuts.found) if len(group.links) > 1 else max(meant, default=0)
         for gpus in gaps(group, path, ring.ranks):
-            by_node = ring.found > 0
+            by_node = ring.branches
             told = Writers(group, path, cuts, lead, gpus, logged, by_node, sure).ring(ring.rules)
             name = None if told is None else (told.turns, *(edge.writers for edge in told.edges))
             if told is not None and name not in known:

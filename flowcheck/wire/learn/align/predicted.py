@@ -77,7 +77,7 @@ def predicted(
         return None
     if any(may_be_channels(cuts, left) for cuts in found) or may_be_trees(found, left):
         return None
-    if left and any(cuts.ring.found for cuts in found):
+    if left and any(cuts.ring.branches for cuts in found):
         return None  # Whose trees they are the search tells.
     trainers = list(map(_communicator, found))
     beside, others = sums_beside(left, [one.ring for one in trainers], known.rules)
@@ -192,10 +192,32 @@ def _foretold(
             (guess, way)
             for guess in alike
             for way in Aligner(guess.ring, known.purse, goes_on=known.goes_on).followed(ddp)
+            if _all_are_the_rings(guess.ring, way)
         ]
         if found:
             return _only(found)
     return None
+
+
+def _all_are_the_rings(ring: Ring, way: Way) -> bool:
+    """Each connection taken for the ring's carried something round it: others, of a head of NVLS
+    trees, would have other channels."""
+    if not ring.nvls.heads:
+        return True
+    used = {
+        (number, place)
+        for cut in way.cuts
+        if not cut.op.tree
+        for number, (names, schedule) in enumerate(zip(cut.channels, cut.schedules, strict=True))
+        for place, name in enumerate(names)
+        if name is not None and schedule[name]
+    }
+    return all(
+        (number, place) in used
+        for number, edge in enumerate(ring.edges)
+        if edge.receiver is None
+        for place in range(len(edge.streams))
+    )
 
 
 def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
@@ -210,7 +232,7 @@ def _only(found: Sequence[tuple[Guess, Way]]) -> Cuts | None:
     ring, way = told[0]
     if ring.extra_sends:
         return None  # What bears out the added step the search asks.
-    if ring.found and not any(cut.op.tree for cut in way.cuts):
+    if ring.branches and not any(cut.op.tree for cut in way.cuts):
         return None  # Trees were guessed, and none was seen.
     return cuts_of(ring, way)
 

@@ -10,6 +10,7 @@ from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.nodes_told import (
     Guess,
     rings_over_nodes,
+    rings_with_nvls,
     rings_with_trees_over_nodes,
 )
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -29,6 +30,7 @@ def rings_told(
     likeliest first; empty: these tell none."""
     if not streams or not all(_whole(stream) for stream in streams):
         return
+    yield from rings_with_nvls(streams, known)
     paired = {stream.peer for stream in streams}
     unseen = [grant for grant in grants if grant.flow.key not in paired]
     group = alone(streams, unseen)

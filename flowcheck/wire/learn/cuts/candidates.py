@@ -17,6 +17,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     WriterRanks,
 )
+from flowcheck.wire.collectives.nvls_shape import NvlsShape
 from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.totals import (
     Channels,
@@ -64,15 +65,14 @@ class Op:
     """Of an element, where that is known: Simple's slices depend on it. 0: it is not."""
     root: int = 0
     """Ring index; broadcasts only."""
-    tree: bool = False
-    """An all-reduce by NCCL's trees."""
+    algorithm: Algorithm = Algorithm.RING
     end: Finding | None = None
     """What tells where it ends inside its last line, if content does."""
 
     @property
-    def algorithm(self) -> Algorithm:
-        """As the rest of the decoder names it."""
-        return Algorithm.TREE if self.tree else Algorithm.RING
+    def tree(self) -> bool:
+        """An all-reduce by trees, NVLS trees too: its sums come whole."""
+        return self.algorithm is not Algorithm.RING
 
     @property
     def element_bytes(self) -> int:
@@ -99,17 +99,20 @@ def _schedule_of(
     ranks: int,
     gpus: int,
     channels: int,
-    ends: tuple[WriterRanks, int | None, PerTree],
+    ends: tuple[WriterRanks, int | None, PerTree, tuple[int, ...]],
     extra_sends: int,
     found: int,
+    nvls: NvlsShape,
 ) -> Schedule:
-    """What one edge carries for `op`. ends: who writes, who reads, which trees pass."""
+    """What one edge carries for `op`. ends: who writes, who reads, which trees and heads pass."""
     return connection_sends(
         op.kind,
         op.work_bytes,
         sender=ends[0],
         receiver=ends[1],
         trees=ends[2],
+        heads=ends[3],
+        nvls=nvls,
         algorithm=op.algorithm,
         found=found,
         element_bytes=op.element_bytes,
@@ -140,11 +143,18 @@ def _kept(*asked: Any) -> Schedule:
 
 def schedules_of(op: Op, rule: NcclEra, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
-    own, more = (ring.ranks, ring.gpus, ring.channels), (ring.extra_sends, ring.found)
+    own = ring.ranks, ring.gpus, ring.channels
+    more = ring.extra_sends, ring.found, ring.nvls
     # Where who writes is open it is turned round from what rank 0 would.
     zero = ring.sounding and not op.tree
     return tuple(
-        _kept(op, rule, *own, (0 if zero else edge.writers, edge.receiver, edge.trees), *more)
+        _kept(
+            op,
+            rule,
+            *own,
+            (0 if zero else edge.writers, edge.receiver, edge.trees, edge.heads),
+            *more,
+        )
         for edge in ring.edges
     )
 
@@ -168,8 +178,19 @@ def by_trees(
                     kind=CollectiveKind.ALL_REDUCE,
                     work_bytes=total - slack,
                     protocol=protocol,
-                    tree=True,
+                    algorithm=Algorithm.TREE,
                 )
+
+
+def by_each_algorithm(op: Op, ring: Ring) -> Iterator[Op]:
+    """The collective, and the same by trees where these may be."""
+    yield op
+    if op.kind is not CollectiveKind.ALL_REDUCE or op.tree:
+        return
+    if ring.found:
+        yield replace(op, algorithm=Algorithm.TREE)
+    if ring.nvls.heads and op.protocol is Protocol.SIMPLE:
+        yield replace(op, algorithm=Algorithm.NVLS_TREE)
 
 
 def _generated(

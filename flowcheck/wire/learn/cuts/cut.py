@@ -223,7 +223,7 @@ def _successors(
 
 def _name(op: Op) -> tuple[object, ...]:
     """What makes two guesses one."""
-    return op.kind, op.work_bytes, op.protocol, op.root, op.tree
+    return op.kind, op.work_bytes, op.protocol, op.root, op.algorithm
 
 
 def _began(ring: Ring, cut: Cut) -> int:

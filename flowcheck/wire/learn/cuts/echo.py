@@ -110,11 +110,11 @@ def upside_down(cuts: Sequence[Cut], ring: Ring) -> int:
 def down_after_up(cut: Cut, ring: Ring) -> bool | None:
     """Of a tree: nobody has the sum of a chunk before all told their part of it; None: not both
     were seen."""
-    up: dict[tuple[int, int], int] = {}
-    told: dict[tuple[int, int], int] = {}
+    up: dict[tuple[int, int, int], int] = {}
+    told: dict[tuple[int, int, int], int] = {}
     for stream, number, send in cut.sends(ring):
         if (seen := stream.sends.get(number)) is not None:
-            place, at = (send.channel, send.send), seen.message.first_ns
+            place, at = (send.channel, send.send, send.start_byte), seen.message.first_ns
             if send.final:
                 told[place] = min(at, told.get(place, at))
             else:

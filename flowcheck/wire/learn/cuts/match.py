@@ -270,7 +270,11 @@ def _edge_assignments(
             known[channel] = tuple(i for i in free if fits(i, channel))
         return known[channel]
 
+    own = ring.edges[edge]
+
     def fits(stream: int, channel: int) -> bool:
+        if own.own_channels and own.own_channels[stream] != channel:
+            return False
         if sounded:
             return laid.writers(edge, stream, channel)[0] > 0
         return laid.agreeing(edge, stream, channel) is not None

@@ -12,6 +12,7 @@ from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
+from flowcheck.wire.collectives.nvls_shape import NO_NVLS, NvlsShape
 from flowcheck.wire.learn.flows.groups import Group, Link, is_circle, path_of
 from flowcheck.wire.learn.flows.nodes import MOST_RANKS, otherwise
 from flowcheck.wire.learn.flows.streams import Stream
@@ -28,6 +29,10 @@ class Edge(HasWriters):
     theirs are beside the ring's. Any of its node, where nodes have several ranks."""
     trees: tuple[bool, bool] = (True, True)
     """Which of the two trees pass there, where their ranks are linked."""
+    heads: tuple[int, ...] = ()
+    """[channel] head whose NVLS tree passes there, `NO_HEAD`: none; (): none on any."""
+    own_channels: tuple[int, ...] = ()
+    """[stream] its channel, where more than sizes tells it; (): sizes do."""
     senders: tuple[int, ...] = ()
     """[channel] who writes, where that is another rank of the node on each; (): it is one."""
     otherwise: tuple[tuple[int, int], ...] = ()
@@ -69,6 +74,21 @@ class Ring:
     """Who writes is still to be found: whatever `Edge.sender` says, any rank may."""
     found: int = 0
     """Channels that NCCL's search found, where trees are made too; 0: they are not."""
+    nvls: NvlsShape = NO_NVLS
+    """What NVLS trees are made of, where there are any."""
+    heads_open: bool = False
+    """Connections that rings and NVLS trees share may have other channels than they are taken for:
+    not all of the ring's were used."""
+
+    @property
+    def branches(self) -> bool:
+        """Trees of some kind are beside it."""
+        return self.found > 0 or self.nvls.heads > 0
+
+    @property
+    def width(self) -> int:
+        """Channels of any algorithm."""
+        return max(self.channels, self.nvls.channels)
 
     @property
     def from_start(self) -> bool:

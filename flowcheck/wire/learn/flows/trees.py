@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from flowcheck.wire.collectives.double_binary_tree import (
@@ -27,6 +27,7 @@ from flowcheck.wire.collectives.double_binary_tree import (
     tree_parents,
 )
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NO_NVLS, NvlsShape
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.nodes import MOST_RANKS
@@ -36,6 +37,9 @@ from flowcheck.wire.learn.flows.streams import Stream
 Link = tuple[int, int]
 """Ranks or nodes: who writes, who reads."""
 Links = dict[Link, list[Stream]]
+
+RingHeads = tuple[tuple[int, ...], tuple[int, ...]]
+"""([channel] head whose NVLS tree passes on a connection of the ring, [connection] channel)."""
 
 MORE_CHANNELS = 2
 """Channels tried beside those of which connections were seen: small tensors use the first only."""
@@ -254,6 +258,13 @@ class Fork:
     """{node: which trees pass on the ring's connections to the next one}."""
     nodes: Mapping[str, int]
     """{host of `ring`: which node it is}."""
+    nvls: NvlsShape = NO_NVLS
+    """Of NVLS trees beside the ring."""
+    heads: Mapping[int, RingHeads] = field(default_factory=dict)
+    """{node: which heads the ring's connections to the next node join}."""
+    heads_open: bool = False
+    """As of `Ring`."""
+    penalty: int = 0
 
     def beside(self, ring: Ring, *, lead: str = "") -> Ring:
         """The ring with the trees beside it. lead: host that writes on its only edge, of which
@@ -263,14 +274,53 @@ class Fork:
             node = self.nodes[lead] if lead else edge.sender_of(0) // self.gpus
             sender = node * self.gpus if lead else edge.sender
             trees = self.shared.get(node, (True, True))
-            edges.append(replace(edge, sender=sender, trees=trees))
-        return replace(
+            heads, own = self.heads.get(node, ((), ()))
+            edges.append(replace(edge, sender=sender, trees=trees, heads=heads, own_channels=own))
+        made = replace(
             ring,
             edges=(*edges, *self.edges),
             channels=max(ring.channels, self.used),
             gpus=self.gpus,
             found=self.found,
+            nvls=self.nvls,
+            heads_open=self.heads_open,
+            penalty=ring.penalty + self.penalty,
         )
+        return replace(made, edges=tuple(_of_width(edge, made.width) for edge in made.edges))
+
+    def by_silence(self, rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
+        """Of NVLS trees: the ring by where broadcasts do not come, which is whom rank 0 reads from;
+        who else writes is no matter but to sums round the ring, and is left open."""
+        into, counts = ("host 0",), {link: len(of) for link, of in self.ring.links.items()}
+        nodes, channels = self.ranks // self.gpus, max(counts.values())
+        there = {
+            channel
+            for link in self.ring.links
+            if link[1] in into
+            for channel in self.heads[self.nodes[link[0]]][1]
+        }
+        silent = {c for c in range(channels) if there and c not in there}
+        for also in (frozenset({0}), frozenset[int]()):
+            exits = [self.gpus - 1 - (c not in silent | also) for c in range(channels)]
+            edges = []
+            for node in range(nodes):
+                link = f"host {node}", f"host {(node + 1) % nodes}"
+                if link in self.ring.links:
+                    own = tuple((place + node * self.gpus) % self.ranks for place in exits)
+                    edges.append(Edge(sender=own[0], senders=own, streams=self.ring.links[link]))
+            made = Ring(
+                ranks=self.ranks,
+                edges=tuple(edges),
+                channels=channels,
+                extra_sends=0,
+                rules=rules,
+                penalty=self.ring.penalty,
+                gpus=self.gpus,
+                order=self.ring.order,
+                borne_out=True,
+                turns=frozenset(range(channels)),
+            )
+            yield self.beside(made)
 
     def rings(self, ring: Ring) -> Iterator[Ring]:
         """The ring with the trees beside it, of as many channels as were seen or a few more: small
@@ -278,9 +328,21 @@ class Fork:
         made = self.beside(ring)
         for more in range(MORE_CHANNELS + 1):
             channels = made.channels + more
-            edges = (replace(edge, senders=_of_copies(edge, channels)) for edge in made.edges)
-            penalty = ring.penalty + more
+            edges = (
+                _of_width(
+                    replace(edge, senders=_of_copies(edge, channels)),
+                    max(channels, made.nvls.channels),
+                )
+                for edge in made.edges
+            )
+            penalty = made.penalty + more
             yield replace(made, edges=tuple(edges), channels=channels, penalty=penalty)
+
+
+def _of_width(edge: Edge, width: int) -> Edge:
+    """Of so many channels of any algorithm."""
+    missing = width - len(edge.heads)
+    return replace(edge, heads=edge.heads + (NO_HEAD,) * missing) if edge.heads else edge
 
 
 def _of_copies(edge: Edge, channels: int) -> tuple[int, ...]:
@@ -366,6 +428,8 @@ class _Trees:
     ) -> bool:
         """Who writes on these is who writes elsewhere in the same role; `roles` learns of new
         ones."""
+        if len(channels) != len(own):
+            return False
         above, below = link
         for channel, stream in zip(channels, own, strict=True):
             second = is_second(channel, self.found)

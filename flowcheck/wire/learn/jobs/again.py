@@ -33,7 +33,7 @@ def repeats(
         ring.extra_sends,
     ):
         return False
-    if known.found != ring.found:
+    if (known.found, known.nvls) != (ring.found, ring.nvls):
         return False
     if before.era not in communicator.cuts.state.rules or _flows(before) != sum(
         len(edge.streams) for edge in ring.edges

@@ -24,10 +24,14 @@ def edges_of(communicator: Communicator, start: Cut) -> list[Edge]:
         ring.edges, start.starts, communicator.cuts.state.channels, strict=True
     ):
         place = {name: i for i, name in enumerate(names) if name is not None}
-        streams = [edge.streams[place[c]] if c in place else None for c in range(ring.channels)]
-        numbers = [at[place[c]] if c in place else 0 for c in range(ring.channels)]
+        streams = [edge.streams[place[c]] if c in place else None for c in range(ring.width)]
+        numbers = [at[place[c]] if c in place else 0 for c in range(ring.width)]
         made = edge_of(0, edge.sender, streams, numbers, edge.senders)
-        edges.append(msgspec.structs.replace(made, receiver=edge.receiver, trees=edge.trees))
+        edges.append(
+            msgspec.structs.replace(
+                made, receiver=edge.receiver, trees=edge.trees, heads=edge.heads
+            )
+        )
     return edges
 
 

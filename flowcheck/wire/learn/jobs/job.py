@@ -236,6 +236,9 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
             extra_sends=ring.extra_sends,
             gpus=ring.gpus,
             found=ring.found,
+            heads=ring.nvls.heads,
+            nvls_channels=ring.nvls.channels,
+            nvls_chunk_bytes=ring.nvls.chunk_bytes,
         )
     ]
     if completions:

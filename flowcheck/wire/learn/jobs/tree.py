@@ -37,7 +37,7 @@ REDUCES = CollectiveKind.ALL_REDUCE.value
 def contradicted(communicator: Communicator, gradients: Sequence[Collective]) -> Finding | None:
     """Why a reading of trees must not be followed; None: nothing speaks against it."""
     ring, cuts = communicator.ring, communicator.cuts
-    if not ring.found:
+    if not ring.branches:
         return None
     if any(one.conflicts for one in gradients):
         return TREES_COPIES_DIFFER()
@@ -99,7 +99,7 @@ def _unless_unread(one: Collective, communicators: Sequence[Communicator]) -> Co
     """Complete only where its communicator's trees explain every send."""
     known = one.ring is not None and one.communicator < len(communicators)
     of = communicators[one.communicator] if known else None
-    if of is None or not of.ring.found or not of.cuts.unread:
+    if of is None or not of.ring.branches or not of.cuts.unread:
         return one
     return replace(one, doubtful=True, assumed=(*one.assumed, TREES_UNREAD()))
 

@@ -213,7 +213,7 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
             continue
         # Another one may be likelier still, and shows it soon; of several ways to share trees out
         # all are compared.
-        later = not ring.found and ring not in begun and explained
+        later = not ring.branches and ring not in begun and explained
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         with share(purse, LATER_SHARE if later else 1) as own:
             found.append(

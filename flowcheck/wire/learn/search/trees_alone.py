@@ -60,7 +60,7 @@ def _unless_elsewhere(known: Communicator, trainer: Communicator) -> Communicato
     each to the next."""
     rank_of = None if known.habits.shapes or known.habits.own else _ranks_named(trainer)
     ring = known.ring
-    if rank_of is None or ring.gpus > 1 or ring.found or not _agree(_streams(known), rank_of):
+    if rank_of is None or ring.gpus > 1 or ring.branches or not _agree(_streams(known), rank_of):
         return known
     ends = [(rank_of[s.key.source], rank_of.get(s.key.destination)) for s in _streams(known)]
     if all(reader in (None, (writer + 1) % ring.ranks) for writer, reader in ends):

@@ -85,7 +85,7 @@ def _alike(one: Communicator, two: Communicator) -> bool:
     if len(shapes) > 1 or rings[0].ranks < len(rings[0].edges) + len(rings[1].edges):
         return False
     links = [_links(ring) for ring in rings]
-    if None in links or rings[0].found or rings[0].gathers or rings[1].gathers:
+    if None in links or rings[0].branches or rings[0].gathers or rings[1].gathers:
         return False
     if set(links[0] or ()) & set(links[1] or ()) or one.cuts.unread or two.cuts.unread:
         return False

@@ -10,11 +10,19 @@ expected ends a way: where none is left, whoever asked has to look elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
-from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, by_trees, totals_of
+from flowcheck.wire.learn.cuts.candidates import (
+    Channels,
+    Op,
+    Positions,
+    by_each_algorithm,
+    by_trees,
+    totals_of,
+)
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, settled
@@ -178,7 +186,7 @@ class Aligner:
             fit
             for one in known
             for p in protocols
-            for op in self._with_tree(expected_op(one, p))
+            for op in by_each_algorithm(expected_op(one, p), self._ring)
             for fit in self._fits(way.state, one, op)
         ]
         fits = _told_apart(fits)
@@ -215,12 +223,6 @@ class Aligner:
             return False
         return sizes_known and len(self._ring.edges) > 1 and copies_differ(cut, self._ring)
 
-    def _with_tree(self, op: Op) -> tuple[Op, ...]:
-        """The collective, and the same by NCCL's trees where these may be."""
-        if not self._ring.found or op.kind is not CollectiveKind.ALL_REDUCE:
-            return (op,)
-        return op, replace(op, tree=True)
-
     def _fits(self, state: State, one: Expect, op: Op) -> Iterator[Fit]:
         """One way for each group of releases that sizes do not tell apart."""
         known: set[tuple[NcclEra, ...]] = set()
@@ -231,7 +233,7 @@ class Aligner:
                 continue
             if op.kind is CollectiveKind.ALL_REDUCE and not self._timely(cut):
                 continue
-            if self._ring.found and amid_cut_off(cut, self._ring):
+            if self._ring.branches and amid_cut_off(cut, self._ring):
                 continue
             holds, turned = one.holds, self._is_turned(op)
             content = None
@@ -358,8 +360,8 @@ def cuts_of(ring: Ring, way: Way) -> Cuts:
     return Cuts(ring, tuple(settled(ring, cut, rules) for cut in way.cuts), way.state, 0, 0.0)
 
 
-def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, bool]:
-    return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.tree
+def _named(cut: Cut) -> tuple[int, CollectiveKind, Protocol, Algorithm]:
+    return cut.op.work_bytes, cut.op.kind, cut.op.protocol, cut.op.algorithm
 
 
 def _told_apart(fits: Sequence[Fit]) -> list[Fit]:

@@ -8,7 +8,13 @@ from itertools import chain, islice
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
-from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, totals_of
+from flowcheck.wire.learn.cuts.candidates import (
+    Op,
+    by_each_algorithm,
+    by_trees,
+    of_other_roots,
+    totals_of,
+)
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.cuts.echo import amid_cut_off, echoes
 from flowcheck.wire.learn.cuts.match import apply
@@ -90,9 +96,7 @@ class Trainer:
         habits = self.habits(ring, path)
         for protocol in ring.protocols_at(state.positions):
             for op in self._ops(ring, habits, state, protocol):
-                yield op
-                if ring.found and op.kind is CollectiveKind.ALL_REDUCE and not op.tree:
-                    yield replace(op, tree=True)
+                yield from by_each_algorithm(op, ring)
 
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
         for kind, size, meaning in _expected(habits):
@@ -140,7 +144,7 @@ class Trainer:
         """The content, where it was seen, is what the name or the kind says."""
         if ring.sounding and cut.op.kind is CollectiveKind.ALL_REDUCE:
             return True
-        if echoes(cut, ring) or (ring.found and amid_cut_off(cut, ring)):
+        if echoes(cut, ring) or (ring.branches and amid_cut_off(cut, ring)):
             return False
         if not cut.op.meaning or cut.op.meaning in (WEIGHTS, PART, BUFFERS):
             return True

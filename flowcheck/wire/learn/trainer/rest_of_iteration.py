@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -51,7 +52,7 @@ def rest_of_iteration(
                 work_bytes=size,
                 type_bytes=habits.bucket_type_bytes(bucket),
                 protocol=alike.protocol,
-                tree=alike.tree,
+                algorithm=alike.algorithm,
                 end=None,
             )
         )
@@ -98,5 +99,5 @@ def _bytes(op: Op) -> int:
     return op.work_bytes
 
 
-def _way(op: Op) -> tuple[bool, Protocol]:
-    return op.tree, op.protocol
+def _way(op: Op) -> tuple[Algorithm, Protocol]:
+    return op.algorithm, op.protocol

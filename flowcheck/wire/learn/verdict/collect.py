@@ -317,7 +317,7 @@ def _collective(
         meaning=cut.op.meaning,
         doubtful=bool(doubts),
         ring=_ring(cut, ring),
-        tree=cut.op.tree,
+        algorithm=cut.op.algorithm,
         deferred=_deferred(cut, ring) if later else None,
     )
 
@@ -339,6 +339,7 @@ def _ring(cut: Cut, ring: Ring) -> RingSeen:
             LinkSeen(
                 senders=edge.writers,
                 receiver=edge.receiver,
+                trees=edge.trees,
                 channels=tuple(
                     (name, stream.queue_pairs or (stream.key,))
                     for name, stream in zip(names, edge.streams, strict=True)

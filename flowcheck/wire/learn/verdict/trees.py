@@ -13,7 +13,7 @@ from flowcheck.wire.learn.search.communicators import Communicator
 def trees_open(cut: Cut, communicator: Communicator) -> Finding | None:
     """Why the channels of a tree may be each other; None: they are told."""
     ring = communicator.ring
-    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
+    used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.width))
     for rival in communicator.rivals:
         other = rival.ring
         ways = {

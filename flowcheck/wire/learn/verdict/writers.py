@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from flowcheck.findings.catalog.connections import (
     FIRST_GPU_OPEN,
+    HEAD_CHANNELS_OPEN,
     NODES_OPEN,
     RING_PLACE_OPEN,
     SENDERS_OPEN,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -23,6 +25,8 @@ def writers_open(cut: Cut, communicator: Communicator) -> Finding | None:
         return told
     if _senders_open(communicator):
         return SENDERS_OPEN()
+    if cut.op.algorithm is Algorithm.NVLS_TREE and communicator.ring.heads_open:
+        return HEAD_CHANNELS_OPEN()
     if cut.op.tree:
         return None  # Which GPU of a node comes first in the ring is no matter.
     if communicator.ring.nodes_open:

@@ -1,0 +1,310 @@
+"""The connections of a communicator whose all-reduces may go by NVLS trees.
+
+On every channel each head of a node, the GPU nearest to a NIC, is linked with the same head of the
+nodes above and below its own; clear-to-send messages name who writes. Such a connection is the
+ring's too where the ring of that channel joins the same two GPUs (NCCL src/transport.cc,
+ncclTransportP2pSetup: a connection is of a channel and a peer). Those of the ring were used first,
+in the start-up. Where so many channels are NVLS's, each head has as many connections to each node
+above and below it: that, and the count of ranks, tells the heads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
+from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NvlsShape
+from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
+from flowcheck.wire.learn.flows.channels import in_order, marks_of
+from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.groups import Group, grouped
+from flowcheck.wire.learn.flows.rings import Edge
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, Stream
+from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored
+
+MOST_CHANNELS = 64
+"""NCCL src/include/device.h, MAXCHANNELS."""
+USUAL_CHANNELS = (16, 24, 32)
+"""Of NVLS (src/transport/nvls.cc, ncclNvlsTuning): tried where small tensors used fewer."""
+MOST_BEGINS = 8
+"""Times tried at which the start-up may have ended."""
+CHUNKS = (0, 65_536, 131_072, 262_144, 524_288)
+"""Largest chunks that are tried, the usual one of the release first."""
+UNLIKELY = 1
+"""Penalty for a chunk or a number of channels that is not the first thought of."""
+
+Lane = tuple[str, str, int]
+"""(address that writes, address that reads, which GPU of its node writes)."""
+
+
+def nvls_forks(streams: Sequence[Stream]) -> Iterator[Fork]:
+    """Ways in which these may be of a ring and of NVLS trees over nodes of several GPUs, the
+    likeliest first."""
+    for ranks in ranks_counted(streams):
+        for gpus in range(2, ranks // 2 + 1):
+            links = None if ranks % gpus else _links(streams, ranks, gpus)
+            if links and _are_of_nvls(links, ranks // gpus):
+                yield from _Nodes(links, gpus, ranks // gpus).forks()
+
+
+def _links(streams: Sequence[Stream], ranks: int, gpus: int) -> dict[Link, list[Stream]] | None:
+    """Connections by the nodes that they run between, which may have several addresses; None where
+    these are no such nodes, or one of them is not known to write."""
+    node_of: dict[str, int] = {}
+    for stream in streams:
+        if stream.tag is None or stream.tag >= ranks:
+            return None
+        node = stream.tag // gpus
+        if node_of.setdefault(stream.key.source, node) != node:
+            return None
+    for stream in streams:
+        # Who only reads is the next of the ring: of a tree's link both ends write.
+        if (target := stream.key.destination) not in node_of:
+            node_of[target] = (node_of[stream.key.source] + 1) % (ranks // gpus)
+    links: dict[Link, list[Stream]] = defaultdict(list)
+    for stream in sorted(streams, key=lambda s: s.key.dest_qp):
+        ends = node_of[stream.key.source], node_of[stream.key.destination]
+        if ends[0] == ends[1]:
+            return None
+        links[ends].append(stream)
+    return dict(links)
+
+
+def _are_of_nvls(links: Mapping[Link, object], nodes: int) -> bool:
+    """Mirrored nodes have all of the ring's links and all of both trees', and no others."""
+    ours = mirrored(links)
+    near = [(a, b) for a in range(nodes) for b in range(nodes) if a != b and {a, b} & ours]
+    ring = {link for link in near if around(link, nodes)}
+    trees = {link for link in near if _channels(link, nodes, 2)}
+    return links.keys() == ring | trees
+
+
+def _channels(link: Link, nodes: int, count: int) -> list[int]:
+    """Channels, of so many, whose trees link these nodes."""
+    return [c for c in range(count) if nvls_direction(*link, c, nodes) is not None]
+
+
+def _first_ns(stream: Stream) -> int:
+    columns = stream.columns
+    return int(columns.times_ns[columns.wire_bytes != NOT_SEEN].min(initial=1 << 62))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """Connections as of nodes of so many GPUs."""
+
+    links: dict[Link, list[Stream]]
+    gpus: int
+    nodes: int
+
+    def forks(self) -> Iterator[Fork]:
+        """By where the start-up may have ended and how many channels there are."""
+        known = set[tuple[object, ...]]()
+        for ring in self._rings():
+            for channels in range(MOST_CHANNELS, 0, -1):
+                shared = self._shared(ring, channels)
+                name = channels, *sorted(map(id, ring)), *sorted(shared or ())
+                if shared and name not in known:
+                    known.add(name)
+                    yield from self._of_chunks(ring, channels, shared)
+
+    def _rings(self) -> Iterator[list[Stream]]:
+        """Connections that the ring may have, the likeliest first: those to the next node that were
+        used before a pause."""
+        every = sorted(
+            (
+                (_first_ns(s), around(link, self.nodes), s)
+                for link, of in self.links.items()
+                for s in of
+            ),
+            key=lambda one: one[0],
+        )
+        most = next((i for i, (_, next_one, _) in enumerate(every) if not next_one), len(every))
+        times = [at for at, _, _ in every]
+        pauses = sorted(range(1, min(most + 1, len(every))), key=lambda i: times[i - 1] - times[i])
+        for count in pauses[:MOST_BEGINS]:
+            yield [stream for _, _, stream in every[:count]]
+
+    def _lanes(self, link: Link) -> dict[Lane, list[Stream]]:
+        found: dict[Lane, list[Stream]] = defaultdict(list)
+        for stream in self.links[link]:
+            gpu = (stream.tag or 0) % self.gpus
+            found[stream.key.source, stream.key.destination, gpu].append(stream)
+        return found
+
+    def _shared(
+        self, ring: Sequence[Stream], channels: int
+    ) -> dict[tuple[Link, Lane], bool] | None:
+        """{connections of a head between two nodes: whether the ring's among them are NVLS's too}
+        with so many channels; None: they are no such."""
+        own = set(map(id, ring))
+        found: dict[tuple[Link, Lane], bool] = {}
+        heads: dict[Link, set[int]] = {}
+        for link in self.links:
+            due = len(_channels(link, self.nodes, channels))
+            counted = [
+                (sum(id(stream) in own for stream in streams), len(streams), lane)
+                for lane, streams in self._lanes(link).items()
+            ]
+            # Where all are the ring's they are a head's too only if it has no others there.
+            for rings, count, lane in sorted(counted, key=lambda one: one[0] == one[1]):
+                if count == rings and (count != due or lane[2] in heads.get(link, ())):
+                    continue
+                if due not in (count, count - rings) or not due:
+                    return None
+                if lane[2] in heads.setdefault(link, set()):
+                    return None
+                heads[link].add(lane[2])
+                found[link, lane] = count == due and rings > 0
+        expected = [link for link in self.links if _channels(link, self.nodes, channels)]
+        told = [heads.get(link, set()) for link in expected]
+        return found if told and told[0] and all(one == told[0] for one in told) else None
+
+    def _of_chunks(
+        self, ring: Sequence[Stream], channels: int, shared: Mapping[tuple[Link, Lane], bool]
+    ) -> Iterator[Fork]:
+        heads = len({lane[2] for _, lane in shared})
+        shape = NvlsShape(heads=heads, channels=channels, nodes=self.nodes)
+        more = [n for n in USUAL_CHANNELS if n > channels]
+        for place, chunk in enumerate(CHUNKS):
+            made = self._fork(ring, replace(shape, chunk_bytes=chunk), shared)
+            if made is None:
+                return
+            yield replace(made, penalty=place * UNLIKELY)
+            for count in more:
+                wider = replace(made, nvls=replace(made.nvls, channels=count))
+                yield replace(wider, penalty=(place + len(CHUNKS)) * UNLIKELY)
+
+    def _fork(
+        self, ring: Sequence[Stream], shape: NvlsShape, shared: Mapping[tuple[Link, Lane], bool]
+    ) -> Fork | None:
+        group = grouped(ring, (), self._hosts(), 0)
+        heads = sorted({lane[2] for _, lane in shared})
+        lanes = _RingLanes(group, self.gpus)
+        edges, head_of, open_ = [], dict[int, int](), False
+        for (link, lane), both in shared.items():
+            head, channels = heads.index(lane[2]), _channels(link, self.nodes, shape.channels)
+            first = lanes.channels(_named(link), lane) if both else []
+            if first is None or not set(first) <= set(channels):
+                first, open_ = [], True
+            # Connections of the ring that were not used yet may be among them, in other places.
+            open_ |= both and lanes.count < shape.channels
+            streams = self._lanes(link)[lane]
+            if not both:
+                streams = [stream for stream in streams if id(stream) not in lanes.known]
+            rows, order = in_order({_named(link): streams})
+            open_ |= len(streams) > 1 and not order.is_any_of(CHANNELS_BY_NUMBER)
+            made = [*first, *(c for c in channels if c not in first)]
+            of = dict(zip(map(id, rows[_named(link)]), made, strict=True))
+            for stream in streams:
+                if id(stream) in lanes.known:
+                    head_of[id(stream)] = head
+                    open_ |= lanes.known[id(stream)] != of[id(stream)]
+            rest = [stream for stream in streams if id(stream) not in lanes.known]
+            if rest:
+                rest.sort(key=lambda stream: of[id(stream)])
+                edges.append(self._edge(link, head, [of[id(s)] for s in rest], rest, shape))
+        return Fork(
+            ranks=self.nodes * self.gpus,
+            gpus=self.gpus,
+            found=0,
+            used=0,
+            ring=group,
+            edges=tuple(edges),
+            shared={link[0]: (False, False) for link in self.links if around(link, self.nodes)},
+            nodes={f"host {node}": node for node in range(self.nodes)},
+            nvls=shape,
+            heads={
+                link[0]: lanes.heads(_named(link), head_of)
+                for link in self.links
+                if around(link, self.nodes)
+            },
+            heads_open=open_,
+        )
+
+    def _edge(
+        self,
+        link: Link,
+        head: int,
+        channels: Sequence[int],
+        streams: Sequence[Stream],
+        shape: NvlsShape,
+    ) -> Edge:
+        """Connections of one head that the ring has not."""
+        return Edge(
+            sender=link[0] * self.gpus,
+            receiver=link[1] * self.gpus,
+            streams=tuple(streams),
+            trees=(False, False),
+            heads=tuple(head if c in channels else NO_HEAD for c in range(shape.channels)),
+            own_channels=tuple(channels),
+        )
+
+    def _hosts(self) -> dict[str, str]:
+        return {
+            end: f"host {node}"
+            for link, own in self.links.items()
+            for stream in own
+            for end, node in zip((stream.key.source, stream.key.destination), link, strict=True)
+        }
+
+
+class _RingLanes:
+    """Which channels of the ring are between which two GPUs."""
+
+    def __init__(self, group: Group, gpus: int) -> None:
+        self._group, self._gpus = group, gpus
+        self._full = max(group.links, key=lambda link: len(group.links[link]))
+        self.count = len(group.links[self._full])
+        """Channels that the ring used."""
+        self.known: dict[int, int] = {}
+        """{id of a connection of the ring: its channel}."""
+        for link in group.links:
+            self.known |= self._paired(link)
+
+    def _paired(self, link: tuple[str, str]) -> dict[int, int]:
+        """By what the connections that carry all channels carried too: a broadcast passes them on
+        the same channel. To its root it comes on some of them only."""
+        full, own = self._group.links[self._full], self._group.links[link]
+        if len(own) == len(full):
+            return {id(stream): place for place, stream in enumerate(own)}
+        marks = [marks_of(stream) for stream in full]
+        found: dict[int, int] = {}
+        for stream in own:
+            alike = [len(marks_of(stream) & of) for of in marks]
+            if max(alike) and alike.count(max(alike)) == 1:
+                found[id(stream)] = alike.index(max(alike))
+        left = [place for place in range(len(full)) if place not in found.values()]
+        rest = [stream for stream in own if id(stream) not in found]
+        return found | {id(stream): place for stream, place in zip(rest, left, strict=False)}
+
+    def lane_of(self, stream: Stream) -> Lane:
+        return stream.key.source, stream.key.destination, (stream.tag or 0) % self._gpus
+
+    def channels(self, link: tuple[str, str], lane: Lane) -> list[int] | None:
+        """Those that the ring has there, ascending; those that carried nothing as the channels that
+        they are copies of. None: nothing tells."""
+        full = [self.lane_of(stream) for stream in self._group.links[self._full]]
+        own: list[Lane | None] = [None] * self.count
+        for stream in self._group.links[link]:
+            own[self.known[id(stream)]] = self.lane_of(stream)
+        for period in range(1, self.count + 1):
+            copies = [{own[c] for c in range(at, self.count, period)} for at in range(period)]
+            if full[period:] == full[:-period] and all(len(of - {None}) == 1 for of in copies):
+                lanes = [next(iter(of - {None})) for of in copies]
+                return [c for c in range(self.count) if lanes[c % period] == lane]
+        return None
+
+    def heads(self, link: tuple[str, str], head_of: Mapping[int, int]) -> RingHeads:
+        """Which heads the ring's connections to the next node join, and which channels they are."""
+        streams = self._group.links.get(link, ())
+        by_channel = [NO_HEAD] * self.count
+        for stream in streams:
+            by_channel[self.known[id(stream)]] = head_of.get(id(stream), NO_HEAD)
+        return tuple(by_channel), tuple(self.known[id(stream)] for stream in streams)
+
+
+def _named(link: Link) -> tuple[str, str]:
+    return f"host {link[0]}", f"host {link[1]}"
