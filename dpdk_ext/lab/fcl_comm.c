@@ -198,7 +198,8 @@ static int open_on_node(void *argument)
 		return result;
 	}
 	/* The caller's memory. */
-	comm->settings.orders = comm->settings.hosts = comm->settings.head_ranks = NULL;
+	comm->settings.orders = comm->settings.hosts = NULL;
+	comm->settings.chains = comm->settings.head_ranks = NULL;
 	comm->next = comm->node->comms;
 	comm->node->comms = comm;
 	return 0;

@@ -40,6 +40,9 @@ struct fcl_comm_settings {
 	/* Where ranks are: copied; NULL: a host each, rings in the order of ranks. */
 	const uint32_t *orders; /* [channel][ranks]: the channel's ring, from rank 0 on */
 	const uint32_t *hosts;  /* [ranks]: the number of its host, from 0 */
+	const uint32_t
+		*chains; /* [channel][ranks]: each host's in a row, from the one that is in the
+				   tree over hosts on; NULL: no trees but where each has a host */
 	/* NVLS trees: all-reduces of so many bytes and more, where NCCL can sum them so. */
 	uint64_t nvls_from;
 	uint32_t heads;             /* of each host; 0: there are no such trees */

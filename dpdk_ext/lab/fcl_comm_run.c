@@ -102,7 +102,8 @@ int fcl_comm_uses(const struct fcl_comm *comm, uint32_t algorithm)
 	uint32_t protocol = comm->settings.protocol;
 
 	if (algorithm == FCL_TREE)
-		return comm->places.flat && comm->settings.tree_below > 0;
+		return (comm->places.flat || comm->places.chains != NULL) &&
+		       comm->settings.tree_below > 0;
 	if (algorithm == FCL_NVLS_TREE)
 		return comm->places.heads > 0 && comm->places.host_count > 1 &&
 		       comm->places.local_count > 1 &&
@@ -143,11 +144,11 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 				    ? fcl_protocol_for(bytes_of(comm, operation))
 				    : protocol,
 		.tree = algorithm == FCL_TREE,
+		.hosts = comm->places.host_count,
 	};
 
 	if (algorithm == FCL_NVLS_TREE) {
 		request.protocol = FCL_SIMPLE;
-		request.hosts = comm->places.host_count;
 		request.heads = comm->places.heads;
 	}
 	fcl_plan_make(plan, &request, &comm->geometry);

@@ -38,7 +38,7 @@ int fcl_tree_begin(struct fcl_comm *comm, struct fcl_kernel *kernel, const struc
 {
 	int result;
 
-	fcl_tree_of(kernel->channel, kernel->rank, kernel->ranks, &kernel->tree);
+	fcl_tree_on(&comm->places, kernel->channel, &kernel->tree);
 	result = begin_tree(comm, kernel, slots, turns);
 	if (result < 0)
 		return result;
@@ -84,7 +84,6 @@ static int begin_head(struct fcl_comm *comm, struct fcl_kernel *kernel,
 		      const struct fcl_slots *slots, uint64_t turns)
 {
 	const struct fcl_places *places = &comm->places;
-	struct fcl_tree *tree = &kernel->tree;
 	int result = 0;
 
 	for (uint32_t i = 0; result == 0 && i < places->local_count; i++) {
@@ -96,11 +95,7 @@ static int begin_head(struct fcl_comm *comm, struct fcl_kernel *kernel,
 	}
 	if (result < 0)
 		return result;
-	fcl_tree_of(kernel->channel, places->hosts[places->rank], places->host_count, tree);
-	for (uint32_t child = 0; child < tree->count; child++)
-		tree->children[child] = fcl_head_rank(places, tree->children[child], places->head);
-	if (tree->parent != FCL_TREE_NOBODY)
-		tree->parent = fcl_head_rank(places, tree->parent, places->head);
+	fcl_nvls_tree_on(places, kernel->channel, &kernel->tree);
 	return begin_tree(comm, kernel, slots, turns);
 }
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "fcl_error.h"
-#include "fcl_tree.h"
 
 static int check(const struct fcl_places *places)
 {
@@ -48,6 +47,30 @@ static void fill(struct fcl_places *places, const struct fcl_comm_settings *sett
 				places->indices[channel] = i;
 		}
 	places->flat = settings->hosts == NULL || is_flat(places);
+}
+
+/* By host, and every host with as many ranks. */
+static int fill_chains(struct fcl_places *places, const struct fcl_comm_settings *settings)
+{
+	uint64_t size = (uint64_t)places->channels * places->ranks;
+
+	if (settings->chains == NULL)
+		return 0;
+	places->chains = calloc(size, sizeof *places->chains);
+	if (places->chains == NULL)
+		return fcl_fail(ENOMEM, "no memory for chains of %u ranks", places->ranks);
+	for (uint64_t i = 0; i < size; i++) {
+		uint32_t rank = settings->chains[i];
+		uint64_t at = i % places->ranks;
+		uint32_t gpus = places->ranks / places->host_count;
+
+		if (rank >= places->ranks || places->ranks % places->host_count != 0 ||
+		    places->hosts[rank] != at / gpus)
+			return fcl_fail(EINVAL, "place %u of a chain is on another host",
+					(unsigned)at);
+		places->chains[i] = rank;
+	}
+	return 0;
 }
 
 static int fill_heads(struct fcl_places *places, const struct fcl_comm_settings *settings)
@@ -105,6 +128,8 @@ int fcl_places_open(struct fcl_places *places, const struct fcl_comm_settings *s
 	result = check(places);
 	if (result == 0)
 		result = fill_heads(places, settings);
+	if (result == 0)
+		result = fill_chains(places, settings);
 	if (result < 0)
 		fcl_places_close(places);
 	return result;
@@ -115,6 +140,7 @@ void fcl_places_close(struct fcl_places *places)
 	free(places->orders);
 	free(places->indices);
 	free(places->hosts);
+	free(places->chains);
 	free(places->head_ranks);
 	*places = (struct fcl_places){ 0 };
 }
@@ -141,23 +167,65 @@ static uint32_t both_ways(struct fcl_edge *edges, uint32_t count, uint32_t peer,
 	return count;
 }
 
-static uint32_t tree_edges(const struct fcl_places *places, uint32_t channel,
-			   struct fcl_edge *edges)
-{
-	struct fcl_tree tree;
-	uint32_t count = 0;
-
-	fcl_tree_of(channel, places->rank, places->ranks, &tree);
-	if (tree.parent != FCL_TREE_NOBODY)
-		count = both_ways(edges, count, tree.parent, FCL_FLOWS);
-	for (uint32_t child = 0; child < tree.count; child++)
-		count = both_ways(edges, count, tree.children[child], FCL_FLOWS);
-	return count;
-}
-
 uint32_t fcl_head_rank(const struct fcl_places *places, uint32_t host, uint32_t head)
 {
 	return places->head_ranks[host * places->heads + head];
+}
+
+/* GPUs of each host, where all hosts have as many. */
+static uint32_t gpus_of(const struct fcl_places *places)
+{
+	return places->ranks / places->host_count;
+}
+
+/* As nodes are doubled on one GPU each, trees take turns; over several GPUs each has half of the channels. */
+static int has_second_tree(const struct fcl_places *places, uint32_t channel)
+{
+	return places->flat ? channel % 2 : channel >= (places->channels + 1) / 2;
+}
+
+void fcl_tree_on(const struct fcl_places *places, uint32_t channel, struct fcl_tree *tree)
+{
+	const uint32_t *chain = places->chains + (uint64_t)channel * places->ranks;
+	uint32_t host = places->hosts[places->rank], gpus = gpus_of(places), at = 0;
+
+	if (places->flat) {
+		fcl_tree_of(has_second_tree(places, channel), places->rank, places->ranks, tree);
+		return;
+	}
+	while (chain[host * gpus + at] != places->rank)
+		at++;
+	*tree = (struct fcl_tree){ .parent = FCL_TREE_NOBODY };
+	if (at > 0) {
+		tree->parent = chain[host * gpus + at - 1];
+	} else {
+		fcl_tree_of(has_second_tree(places, channel), host, places->host_count, tree);
+		for (uint32_t child = 0; child < tree->count; child++)
+			tree->children[child] = chain[tree->children[child] * gpus];
+		if (tree->parent != FCL_TREE_NOBODY)
+			tree->parent = chain[tree->parent * gpus];
+	}
+	if (at + 1 < gpus)
+		tree->children[tree->count++] = chain[host * gpus + at + 1];
+}
+
+void fcl_nvls_tree_on(const struct fcl_places *places, uint32_t channel, struct fcl_tree *tree)
+{
+	fcl_tree_of(channel % 2, places->hosts[places->rank], places->host_count, tree);
+	for (uint32_t child = 0; child < tree->count; child++)
+		tree->children[child] = fcl_head_rank(places, tree->children[child], places->head);
+	if (tree->parent != FCL_TREE_NOBODY)
+		tree->parent = fcl_head_rank(places, tree->parent, places->head);
+}
+
+/* To and from all that a tree links this rank to. */
+static uint32_t tree_edges(const struct fcl_tree *tree, uint32_t count, struct fcl_edge *edges)
+{
+	if (tree->parent != FCL_TREE_NOBODY)
+		count = both_ways(edges, count, tree->parent, FCL_FLOWS);
+	for (uint32_t child = 0; child < tree->count; child++)
+		count = both_ways(edges, count, tree->children[child], FCL_FLOWS);
+	return count;
 }
 
 static uint32_t nvls_edges(const struct fcl_places *places, uint32_t channel,
@@ -182,15 +250,8 @@ static uint32_t nvls_edges(const struct fcl_places *places, uint32_t channel,
 		edges[count++] = (struct fcl_edge){ places->locals[i], FCL_OFFERS, 0 };
 		edges[count++] = (struct fcl_edge){ places->locals[i], FCL_RESULTS, 1 };
 	}
-	fcl_tree_of(channel, host, places->host_count, &tree);
-	if (tree.parent != FCL_TREE_NOBODY)
-		count = both_ways(edges, count, fcl_head_rank(places, tree.parent, places->head),
-				  FCL_FLOWS);
-	for (uint32_t child = 0; child < tree.count; child++)
-		count = both_ways(edges, count,
-				  fcl_head_rank(places, tree.children[child], places->head),
-				  FCL_FLOWS);
-	return count;
+	fcl_nvls_tree_on(places, channel, &tree);
+	return tree_edges(&tree, count, edges);
 }
 
 uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t channel,
@@ -198,8 +259,12 @@ uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t
 {
 	if (places->ranks == 1)
 		return 0;
-	if (algorithm == FCL_TREE)
-		return tree_edges(places, channel, edges);
+	if (algorithm == FCL_TREE) {
+		struct fcl_tree tree;
+
+		fcl_tree_on(places, channel, &tree);
+		return tree_edges(&tree, 0, edges);
+	}
 	if (algorithm == FCL_NVLS_TREE)
 		return nvls_edges(places, channel, edges);
 	/* In the order the real captures show: a channel's sending end, then its receiving end. */

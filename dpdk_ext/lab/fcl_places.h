@@ -3,12 +3,14 @@
 #pragma once
 
 #include "fcl_comm.h"
+#include "fcl_tree.h"
 
 struct fcl_places {
 	uint32_t rank, ranks, channels;
 	uint32_t *orders;  /* [channel][ranks]: the channel's ring, from rank 0 on */
 	uint32_t *indices; /* [channel]: this rank's place in it */
 	uint32_t *hosts;   /* [ranks] */
+	uint32_t *chains;  /* [channel][ranks], by host; NULL: none */
 	int flat;          /* every rank has a host of its own */
 	uint32_t host_count;
 	uint32_t locals[FCL_MOST_GPUS],
@@ -41,6 +43,10 @@ int fcl_is_local(const struct fcl_places *places, uint32_t rank);
 const uint32_t *fcl_order(const struct fcl_places *places, uint32_t channel);
 uint32_t fcl_after(const struct fcl_places *places, uint32_t channel, uint32_t ahead);
 uint32_t fcl_head_rank(const struct fcl_places *places, uint32_t host, uint32_t head);
+/* Who stands above and below this rank in a channel's tree; both ranks. */
+void fcl_tree_on(const struct fcl_places *places, uint32_t channel, struct fcl_tree *tree);
+/* The same in the NVLS tree of this rank, which is a head. */
+void fcl_nvls_tree_on(const struct fcl_places *places, uint32_t channel, struct fcl_tree *tree);
 /* What `algorithm` needs on a channel: at most FCL_MOST_EDGES, no two alike; their count. */
 uint32_t fcl_edges(const struct fcl_places *places, uint32_t algorithm, uint32_t channel,
 		   struct fcl_edge *edges);

@@ -33,11 +33,11 @@ static uint32_t parent_of(uint32_t rank, uint32_t ranks, int second)
 	return up == FCL_TREE_NOBODY ? up : (up + 1) % ranks;
 }
 
-void fcl_tree_of(uint32_t channel, uint32_t rank, uint32_t ranks, struct fcl_tree *tree)
+void fcl_tree_of(int second, uint32_t rank, uint32_t ranks, struct fcl_tree *tree)
 {
-	*tree = (struct fcl_tree){ .parent = parent_of(rank, ranks, channel % 2) };
-	for (uint32_t other = 0; other < ranks && tree->count < FCL_TREE_CHILDREN; other++)
-		if (parent_of(other, ranks, channel % 2) == rank)
+	*tree = (struct fcl_tree){ .parent = parent_of(rank, ranks, second) };
+	for (uint32_t other = 0; other < ranks && tree->count < 2; other++)
+		if (parent_of(other, ranks, second) == rank)
 			tree->children[tree->count++] = other;
 }
 
@@ -55,7 +55,8 @@ static uint64_t chunk_bytes(const struct fcl_plan *plan, uint64_t bytes, uint64_
 {
 	const struct fcl_request *request = &plan->request;
 	uint64_t size = plan->chunk * request->element_bytes;
-	double log = log2_of(request->ranks), deep = 1 + log + 0.1;
+	double gpus = request->ranks / request->hosts, log = log2_of(request->hosts);
+	double deep = (1 + log + 0.1 * gpus) / gpus, depth = gpus - 1 + log;
 
 	if (request->protocol == FCL_LL128) {
 		if (request->version < 22000)
@@ -67,11 +68,11 @@ static uint64_t chunk_bytes(const struct fcl_plan *plan, uint64_t bytes, uint64_
 		if (request->version < 22000)
 			size = size * 15 / 16;
 	} else if (request->protocol == FCL_SIMPLE && request->version < 22000) {
-		while (bytes / (channels * size) < log * 8 && size > DEEP_CHUNK_BYTES)
+		while (bytes / (channels * size) < depth * 8 && size > DEEP_CHUNK_BYTES)
 			size /= 2;
-		while (bytes / (channels * size) < log * 4 && size > MIDDLE_CHUNK_BYTES)
+		while (bytes / (channels * size) < depth * 4 && size > MIDDLE_CHUNK_BYTES)
 			size /= 2;
-		while (bytes / (channels * size) < log && size > LEAST_CHUNK_BYTES)
+		while (bytes / (channels * size) < depth && size > LEAST_CHUNK_BYTES)
 			size /= 2;
 	}
 	return size;

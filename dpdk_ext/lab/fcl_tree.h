@@ -4,7 +4,7 @@
 
 #include "fcl_enqueue.h"
 
-enum { FCL_TREE_CHILDREN = 2, FCL_TREE_NOBODY = UINT32_MAX };
+enum { FCL_TREE_CHILDREN = 3, FCL_TREE_NOBODY = UINT32_MAX };
 
 struct fcl_tree {
 	uint32_t parent; /* FCL_TREE_NOBODY: this rank is the root */
@@ -12,7 +12,7 @@ struct fcl_tree {
 	uint32_t count; /* of children */
 };
 
-/* One ring is found here and doubled: the trees take turns. */
-void fcl_tree_of(uint32_t channel, uint32_t rank, uint32_t ranks, struct fcl_tree *tree);
+/* The first tree or the second one over `ranks`, which are nodes where those have several. */
+void fcl_tree_of(int second, uint32_t rank, uint32_t ranks, struct fcl_tree *tree);
 /* Elements of a full chunk of a channel that has `count`. */
 uint64_t fcl_tree_chunk(const struct fcl_plan *plan, uint64_t count);

@@ -26,8 +26,13 @@ pytestmark = [
 ]
 
 
-def test_a_job_of_two_gpus_a_host_is_followed_killed_and_resumed(tmp_path: Path) -> None:
-    options = ["--hosts", "2", "--gpus-per-host", "2", "--steps", "7", "--kill-at", "3"]
+@pytest.mark.parametrize(
+    "more", [["--hosts", "2"], ["--hosts", "3", "--algo", "Tree", "--no-control"]]
+)
+def test_a_job_of_two_gpus_a_host_is_followed_killed_and_resumed(
+    more: list[str], tmp_path: Path
+) -> None:
+    options = ["--gpus-per-host", "2", "--steps", "7", "--kill-at", "3", *more]
     found = train(tmp_path / "out", f"g{os.getpid()}", options, [])
     assert found["comparison"]["missing"] == found["comparison"]["different"] == []
     assert all(one["holds"] for one in found["statements"])

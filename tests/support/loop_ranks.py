@@ -82,6 +82,7 @@ class Ranks:
     """Ranks of one communicator, each with a node of its own; closed with `close`.
 
     hosts: [rank] the rank's host, by default one each; orders: [channel] the ring, from rank 0 on;
+    chains: [channel] ranks by host, from the one in the tree on;
     heads: [host] ranks of its heads: all-reduces go by NVLS trees where they can.
     """
 
@@ -96,6 +97,7 @@ class Ranks:
         hosts: Sequence[int] | None = None,
         orders: Sequence[Sequence[int]] | None = None,
         heads: Sequence[Sequence[int]] = (),
+        chains: Sequence[Sequence[int]] = (),
         **more: Any,
     ) -> None:
         self.loop, self.ffi, self.lib = loop, loop.ffi, loop.lib
@@ -118,6 +120,8 @@ class Ranks:
             settings.protocol = PROTOCOLS[protocol]
             settings.orders, settings.hosts = kept
             heads_kept = self.ffi.new("uint32_t[]", [one for host in heads for one in host] or 1)
+            chained = self.ffi.new("uint32_t[]", [one for row in chains for one in row] or 1)
+            settings.chains = chained if chains else self.ffi.NULL
             settings.heads = len(heads[0]) if heads else 0
             settings.head_ranks = heads_kept
             self.check(self.lib.fcl_comm_open(node[0], settings, comm))

@@ -66,8 +66,10 @@ def up(a: int, b: int) -> int:
     return -(-a // b) * b
 
 
-def parts(version: int, count: int, size: int, channels: int) -> list[tuple[int, int]]:
-    """[channel] (first element, elements), from 2.20 on."""
+def parts(
+    version: int, count: int, size: int, channels: int, weight: int = 2
+) -> list[tuple[int, int]]:
+    """[channel] (first element, elements), from 2.20 on; weight: traffic of a byte."""
     if version < 22200:
         share, found, first = up(-(-count * size // channels), 16), [], 0
         for _ in range(channels):
@@ -75,18 +77,18 @@ def parts(version: int, count: int, size: int, channels: int) -> list[tuple[int,
             found.append((first, min(elements, count - first)))
             first += found[-1][1]
         return found
-    traffic = count * size * 2
+    traffic = count * size * weight
     if version < 22300:
         cell, per_channel = 16, max(512, traffic // channels)
-        low_cells = per_channel // 32
+        low_cells = per_channel // (16 * weight)
     else:
         least = 16384 if version < 22900 else 32768
-        traffic, cell = max(least, traffic), up(least // 2, 16)
+        traffic, cell = max(least, traffic), up(-(-least // weight), 16)
         per_channel = traffic // channels
         per_channel = max(least, per_channel) if version < 22900 else up(per_channel, 16)
-        low_cells = -(-per_channel // (2 * cell))
+        low_cells = -(-per_channel // (weight * cell))
     cells = -(-count * size // cell)
-    each = min(cells, -(-per_channel // (2 * cell)))
+    each = min(cells, -(-per_channel // (weight * cell)))
     low = cells if channels == 1 else min(cells, low_cells)
     middle, high = divmod(cells - low, each)
     if (low > 0) + middle + (high > 0) > channels:

@@ -102,10 +102,6 @@ def unrecognized(words: str) -> Like:
         ),
         ("record --nics-per-host 2", like(options.NICS_SHARED_OUT, key="nics-per-host", gpus=1)),
         (
-            "record --gpus-per-host 2 --algo Tree",
-            like(options.TREES_OF_ONE_RANK, key="gpus-per-host", value="2"),
-        ),
-        (
             "record --algo NVLSTree",
             like(options.NVLS_NEEDS, key="gpus-per-host", gpus=2, nics=2, minor=29),
         ),

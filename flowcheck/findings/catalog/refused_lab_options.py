@@ -52,11 +52,6 @@ NICS_SHARED_OUT = Entry(
     "the {gpus} GPUs of a host cannot be shared out evenly among so many NICs",
     remedy="Give a number that divides `--gpus-per-host`.",
 )
-TREES_OF_ONE_RANK = Entry(
-    "lab_option.trees_of_one_rank",
-    "trees need one rank a host",
-    remedy="Leave `--gpus-per-host` out, or `--algo` and `--tree-below`.",
-)
 NVLS_NEEDS = Entry(
     "lab_option.nvls_needs",
     "NCCL 2.{minor} makes NVLS trees on hosts of at least {gpus} GPUs and {nics} NICs",

@@ -22,7 +22,6 @@ from flowcheck.findings.catalog.refused_lab_options import (
     PROBABILITY,
     SCRIPT_ENDED,
     STEP_OF_RUN,
-    TREES_OF_ONE_RANK,
     WHOLE_NUMBER,
 )
 from flowcheck.lab.cluster import UPLINK, Cluster
@@ -163,8 +162,6 @@ class LabPlan:
     def _check_algorithms(self) -> None:
         """Raises ConfigError for an algorithm that NCCL would not take on such hosts."""
         asked, made = (self.algo or "").upper(), self.cluster
-        if (asked == "TREE" or self.tree_below is not None) and made.gpus > 1:
-            raise ConfigError("gpus-per-host", made.gpus, TREES_OF_ONE_RANK())
         if asked != "NVLSTREE" and self.nvls_from is None:
             return
         minor = int(self.nccl.split(".")[1])

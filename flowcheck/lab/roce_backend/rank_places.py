@@ -57,6 +57,19 @@ class RankLayout:
             for host, ranks in enumerate(self.hosts)
         ]
 
+    def chain(self, channel: int) -> list[int]:
+        """Host by host, its ranks as a channel's tree has them: one is in the tree over hosts, the
+        first GPU of the channel's NIC on every host, and the others hang from it in a row
+        (src/graph/connect.cc, connectTrees). [] where hosts have different numbers of ranks."""
+        if len({len(ranks) for ranks in self.hosts}) > 1:
+            return []
+        found: list[int] = []
+        for host, ranks in enumerate(self.hosts):
+            entrances = self.entrances(host)
+            first = entrances[channel % len(entrances)]
+            found += [ranks[first - hop] for hop in range(len(ranks))]
+        return found
+
     def ring(self, channel: int) -> list[int]:
         """The ring of a channel, from rank 0 on."""
         whole: list[int] = []

@@ -147,9 +147,11 @@ class RoceCommunicator:
         self.layout = self._meet_all(nic.place)
         whole = [one for c in range(settings.channels) for one in self.layout.ring(c)]
         heads = [] if settings.nvls_from == ALL_BYTES else self.layout.heads(self._version)
+        of_heads = [one for host in heads for one in host]
+        chains = [one for c in range(settings.channels) for one in self.layout.chain(c)]
         kept = [
             ffi.new("uint32_t[]", numbers or 1)
-            for numbers in (whole, self.layout.host_of, [one for host in heads for one in host])
+            for numbers in (whole, self.layout.host_of, of_heads, chains)
         ]
         wanted = ffi.new(
             "struct fcl_comm_settings *",
@@ -162,6 +164,7 @@ class RoceCommunicator:
                 "tree_below": settings.tree_below,
                 "orders": kept[0],
                 "hosts": kept[1],
+                "chains": kept[3] if chains else ffi.NULL,
                 "nvls_from": settings.nvls_from,
                 "heads": len(heads[0]) if heads else 0,
                 "head_ranks": kept[2],
