@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_settings import (
     DTYPES_OF_ONE_SIZE,
     FACTORY_FOR_ARGUMENTS,
     NAME_TWICE,
+    NEEDS_OTHER,
     ONE_OF,
 )
 from flowcheck.wire.training_job.learned_job import Parameter
@@ -44,6 +45,10 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     no packet shows them."""
     factory_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
     """Keyword arguments of the function `factory`."""
+    seed: int | None = None
+    """Of a trainer without DistributedDataParallel that broadcasts no weights: what the script
+    gives torch.manual_seed before it calls the factory. The replica starts with the weights that
+    the factory then makes on a CPU."""
     loss: str | None = None
     """Function "file.py:function" that takes the module and returns a loss. FlowCheck runs the
     loss's backward pass to learn the order of gradients. Used only where the start-up of
@@ -83,7 +88,9 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
             order = tuple(self.names.index(name) for name in self.order) if self.names else ()
         if not self.parameters:
             return None
-        typed = ELEMENT_BYTES[self.gradient_dtype] if self.groups and self.gradient_dtype else 0
+        unsent = self.seed is not None
+        own_sums = bool(self.groups) or unsent
+        typed = ELEMENT_BYTES[self.gradient_dtype] if own_sums and self.gradient_dtype else 0
         own = {parameter.element_bytes for parameter in self.parameters}
         return OperatorStatement(
             parameters=self.parameters,
@@ -91,11 +98,14 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
             order=order,
             groups=self.groups,
             gradient_element_bytes=0 if own == {typed} else typed,
+            weights_unsent=bool(self.groups) or unsent,
         )
 
     def __post_init__(self) -> None:
         if self.factory_arguments and self.factory is None:
             raise ConfigError("model.factory_arguments", "", FACTORY_FOR_ARGUMENTS("model.factory"))
+        if self.seed is not None and self.factory is None:
+            raise ConfigError("model.seed", self.seed, NEEDS_OTHER("model.factory"))
         stated = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
         for key, value in (*stated.items(), *(("dtypes", one) for one in self.dtypes)):
             if value is not None and value not in ELEMENT_BYTES:

@@ -78,11 +78,16 @@ def _write_stated_start(run: RunDir, config: JobConfig) -> None:
     """The weights that a model starts with whose factory and seed are stated. Raises ConfigError
     where the factory does not work out."""
     run.stated_start.unlink(missing_ok=True)
-    sharded = config.sharded
-    if sharded is None or sharded.style is not ShardingStyle.HYBRID or sharded.seed is None:
-        return
-    from flowcheck.replica.sharding.hybrid_probe import write_start_weights
+    model, sharded = config.model, config.sharded
+    if sharded is not None and sharded.style is ShardingStyle.HYBRID and sharded.seed is not None:
+        from flowcheck.replica.sharding.hybrid_probe import write_start_weights
 
-    assert sharded.mesh is not None, "checked when the file was read"
-    with atomic_path(run.stated_start) as place:
-        write_start_weights(sharded.factory, sharded.mesh, sharded.shard, sharded.seed, place)
+        assert sharded.mesh is not None, "checked when the file was read"
+        with atomic_path(run.stated_start) as place:
+            write_start_weights(sharded.factory, sharded.mesh, sharded.shard, sharded.seed, place)
+    elif model.seed is not None:
+        from flowcheck.replica.sharding.seeded_weights import write_seeded_weights
+
+        assert model.factory is not None, "checked when the file was read"
+        with atomic_path(run.stated_start) as place:
+            write_seeded_weights(model.factory, model.factory_arguments, model.seed, place)

@@ -51,8 +51,9 @@ def probe_sharded_model(
     return msgspec.json.decode(told, type=ShardedModel)
 
 
-def run_probe(module: str, factory: str, *arguments: str) -> str:
+def run_probe(module: str, factory: str, *arguments: str, key: str = KEY) -> str:
     """The last line that `module` prints, run as a program with the factory and the arguments.
+    key: what the factory was given as.
     Raises ConfigError with the finding that it ends with (`refuse`), or where it does not end as
     it should."""
     command = [sys.executable, "-m", module, factory, *arguments]
@@ -66,15 +67,15 @@ def run_probe(module: str, factory: str, *arguments: str) -> str:
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(KEY, factory, TOOK_TOO_LONG(LIMIT_S)) from error
+        raise ConfigError(key, factory, TOOK_TOO_LONG(LIMIT_S)) from error
     if done.returncode == REFUSED:
         raise ConfigError(
-            KEY, factory, msgspec.json.decode(done.stdout.splitlines()[-1], type=Finding)
+            key, factory, msgspec.json.decode(done.stdout.splitlines()[-1], type=Finding)
         )
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
         told = ENDED_THE_TRIAL(last[0]) if last else ENDED_SILENTLY(done.returncode)
-        raise ConfigError(KEY, factory, told)
+        raise ConfigError(key, factory, told)
     return done.stdout.splitlines()[-1]
 
 

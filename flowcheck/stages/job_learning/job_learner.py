@@ -402,9 +402,10 @@ def _stated_start_of(run: RunDir) -> StatedStart | None:
     """The weights that the job file's factory and seed make; None: it states none."""
     if not run.stated_start.exists():
         return None
-    sharded = run.settings().sharded
-    assert sharded is not None and sharded.seed is not None, "the file is made by these"
-    return StatedStart(run.stated_start, sharded.seed)
+    settings = run.settings()
+    seed = settings.sharded.seed if settings.sharded is not None else settings.model.seed
+    assert seed is not None, "the file is made by it"
+    return StatedStart(run.stated_start, seed)
 
 
 def _whole(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:

@@ -97,6 +97,8 @@ class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
     whose own code tells what it sums together, in whatever order; (): not stated."""
     gradient_element_bytes: int = 0
     """Bytes per element of the dtype that gradients are summed in; 0: their parameters' own."""
+    weights_unsent: bool = False
+    """True: the trainer broadcasts no weights, so that no frame shows what it began with."""
     linear: bool | None = None
     """True: LL128 lines are in linear order, since the stated NCCL release is older than 2.10;
     None: no release is stated."""

@@ -90,7 +90,9 @@ def assumed(
     if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside
         told.append((learning.BUFFERS_OF_START if stated else learning.BUFFERS_OF_TEMPLATE)())
-    if habits.compressed and habits.own is None:
+    if habits.compressed and habits.own is not None:
+        pass  # in the type that is stated, which every size bears out
+    elif habits.compressed:
         told.append(
             learning.COMPRESSED(
                 gradient_bytes=habits.reduced[0], parameter_bytes=habits.element_bytes

@@ -22,7 +22,7 @@ from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import Plan, assembled, ring_op
 from flowcheck.wire.learn.jobs.settled import turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.habits import BUCKET
+from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
 from flowcheck.wire.learn.trainer.iteration import iteration
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
@@ -61,7 +61,8 @@ def _of(
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
-    if stated.groups and not _start_is_whole(communicator, cuts[:later]):
+    unsent = stated.weights_unsent and not any(cut.op.meaning == WEIGHTS for cut in cuts)
+    if unsent and not _start_is_whole(communicator, cuts[:later]):
         return None, (START_NOT_WHOLE(),)
     masters = stated.steps_masters
     told = unsettled(communicator, collected, each)
@@ -76,8 +77,7 @@ def _of(
             gradient = cuts[i].op.meaning == BUCKET
             part.append(ring_op(cuts[i].op, gradient, next(number) if gradient else 0))
     job = assembled(communicator, collected, plan)
-    # What is summed in groups of `fully_shard` is of weights that nobody sends.
-    return msgspec.structs.replace(job, start_unknown=bool(stated.groups)), ()
+    return msgspec.structs.replace(job, start_unknown=unsent), ()
 
 
 def _start_is_whole(communicator: Communicator, cuts: Sequence[Cut]) -> bool:

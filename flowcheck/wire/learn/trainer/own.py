@@ -15,6 +15,8 @@ from itertools import pairwise
 
 import msgspec
 
+import msgspec
+
 from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE,
     EACH_ALONE_ANY_ORDER,
@@ -32,7 +34,7 @@ from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.parts import Gradients, plan_of, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.learned_job import Parameter, as_reduced
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 USUAL_BUCKET_ELEMENTS = 500_000_000
@@ -91,6 +93,8 @@ def own_loop(
 ) -> tuple[Loop, tuple[Cut, ...]] | None:
     """The layout, and `cuts` with its all-reduces named; None where they are no sums of such
     gradients, or so small that sizes on the wire leave it open which of them are."""
+    reduced = as_reduced(stated.parameters, stated.gradient_element_bytes)
+    stated = msgspec.structs.replace(stated, parameters=reduced)
     reduces = [i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE]
     found: dict[tuple[int, ...], tuple[int, Loop]] = {}
     stop = min(len(reduces), MOST_BEFORE)
