@@ -78,7 +78,8 @@ static void plan_for(const struct fcl_comm *comm, const struct fcl_operation *op
 		     struct fcl_plan *plan)
 {
 	uint32_t element = fcl_type_bytes(operation->type);
-	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_REDUCE_SCATTER;
+	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_ALL_GATHER_V ||
+		      operation->kind == FCL_REDUCE_SCATTER;
 	uint64_t bytes = operation->count * element * (by_rank ? comm->settings.ranks : 1);
 	uint32_t protocol = comm->settings.protocol;
 	int tree = operation->kind == FCL_ALL_REDUCE && operation->reduction != FCL_AVG &&
@@ -126,6 +127,7 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		[FCL_ALL_REDUCE] = fcl_kernel_all_reduce,
 		[FCL_BROADCAST] = fcl_kernel_broadcast,
 		[FCL_ALL_GATHER] = fcl_kernel_all_gather,
+		[FCL_ALL_GATHER_V] = fcl_kernel_all_gather,
 		[FCL_REDUCE_SCATTER] = fcl_kernel_reduce_scatter,
 	};
 	struct fcl_job *job = lane->first;
