@@ -15,6 +15,7 @@ enum fcl_kind {
 	FCL_REDUCE_SCATTER,
 	FCL_SEND,
 	FCL_RECV,
+	FCL_ALL_GATHER_V, /* a broadcast of each rank, grouped: NCCL fuses them from 2.29 on */
 };
 enum fcl_type {
 	FCL_INT8,

@@ -91,7 +91,8 @@ static int is_alone(const struct fcl_comm *comm, const struct fcl_operation *ope
 /* The larger of all a rank sends or receives. */
 static uint64_t bytes_of(const struct fcl_comm *comm, const struct fcl_operation *operation)
 {
-	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_REDUCE_SCATTER;
+	int by_rank = operation->kind == FCL_ALL_GATHER || operation->kind == FCL_ALL_GATHER_V ||
+		      operation->kind == FCL_REDUCE_SCATTER;
 
 	return operation->count * fcl_type_bytes(operation->type) *
 	       (by_rank ? comm->settings.ranks : 1);
@@ -230,6 +231,7 @@ static int start_collective(struct fcl_comm *comm, struct fcl_lane *lane)
 		[FCL_ALL_REDUCE] = fcl_kernel_all_reduce,
 		[FCL_BROADCAST] = fcl_kernel_broadcast,
 		[FCL_ALL_GATHER] = fcl_kernel_all_gather,
+		[FCL_ALL_GATHER_V] = fcl_kernel_all_gather,
 		[FCL_REDUCE_SCATTER] = fcl_kernel_reduce_scatter,
 	};
 	struct fcl_job *job = lane->first;

@@ -93,7 +93,7 @@ static int check_operation(struct fcl_comm *comm, const struct fcl_operation *op
 	uint32_t element = fcl_type_bytes(operation->type);
 	int to_peer = operation->kind == FCL_SEND || operation->kind == FCL_RECV;
 
-	if (operation->kind > FCL_RECV || element == 0 || operation->reduction > FCL_PROD)
+	if (operation->kind > FCL_ALL_GATHER_V || element == 0 || operation->reduction > FCL_PROD)
 		return fcl_fail(EINVAL, "kind %u of type %u with reduction %u is no operation",
 				operation->kind, operation->type, operation->reduction);
 	if (operation->count > (UINT64_C(1) << 48) / element)

@@ -10,6 +10,7 @@ enum {
 	SIMPLE_BUFFER_BYTES = 4194304,
 	WARP = 32,
 	LEAST_THREADS = 3 * WARP,
+	GATHERED_ALIGN_BYTES = 256,
 	/* Sizes below which we take LL, then LL128: NCCL has a cost model of the machine instead. */
 	LL_BELOW_BYTES = 256 << 10,
 	LL128_BELOW_BYTES = 4 << 20,
@@ -32,7 +33,8 @@ uint32_t fcl_protocol_for(uint64_t bytes)
 /* Each of these moves one block per rank; the others one tensor. */
 uint32_t fcl_blocks(const struct fcl_request *request)
 {
-	int by_rank = request->kind == FCL_ALL_GATHER || request->kind == FCL_REDUCE_SCATTER;
+	int by_rank = request->kind == FCL_ALL_GATHER || request->kind == FCL_ALL_GATHER_V ||
+		      request->kind == FCL_REDUCE_SCATTER;
 
 	return by_rank ? request->ranks : 1;
 }
@@ -78,7 +80,7 @@ static void choose_chunk(struct fcl_plan *plan, const struct fcl_geometry *geome
 	uint64_t step = geometry->buffer_bytes[request->protocol] / STEPS;
 	uint64_t bytes, grain;
 	int sliced = request->protocol == FCL_SIMPLE && request->kind != FCL_BROADCAST &&
-		     !request->tree && request->heads == 0;
+		     request->kind != FCL_ALL_GATHER_V && !request->tree && request->heads == 0;
 
 	plan->chunk_steps = sliced ? 4 : 1;
 	plan->slice_steps = sliced ? 2 : 1;
@@ -211,6 +213,19 @@ static void parts_cells(struct fcl_plan *plan)
 	plan->used = channel;
 }
 
+/* src/scheduler/allgatherv_sched.cc: as many parts of every block as channels, in whole 256 bytes. */
+static void parts_gathered(struct fcl_plan *plan)
+{
+	uint64_t count = plan->request.count, each = ceil_div(count, plan->used);
+
+	for (uint32_t channel = 0; channel < plan->used; channel++) {
+		uint64_t first = least(round_up(channel * each, GATHERED_ALIGN_BYTES), count);
+		uint64_t last = least(round_up((channel + 1) * each, GATHERED_ALIGN_BYTES), count);
+
+		plan->parts[channel] = (struct fcl_part){ first, last - first };
+	}
+}
+
 void fcl_plan_make(struct fcl_plan *plan, const struct fcl_request *request,
 		   const struct fcl_geometry *geometry)
 {
@@ -224,6 +239,8 @@ void fcl_plan_make(struct fcl_plan *plan, const struct fcl_request *request,
 			plan->parts[channel] = (struct fcl_part){ 0, request->count };
 	else if (request->version < 22200)
 		parts_even(plan);
+	else if (request->kind == FCL_ALL_GATHER_V)
+		parts_gathered(plan);
 	else
 		parts_cells(plan);
 }

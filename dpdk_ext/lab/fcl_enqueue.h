@@ -13,7 +13,7 @@ struct fcl_request {
 	uint32_t ranks, channels, protocol;
 	uint32_t kind;          /* enum fcl_kind, not send or recv */
 	uint32_t element_bytes; /* 1 for all_gather and broadcast: they are converted to bytes */
-	uint64_t count; /* elements: of the tensor; per rank for all_gather and reduce_scatter */
+	uint64_t count; /* elements: of the tensor; per rank for gathers and reduce_scatter */
 	int tree;       /* an all-reduce by the double binary tree (fcl_tree.h) */
 	uint32_t hosts; /* of all ranks */
 	uint32_t heads; /* of each, for an all-reduce by NVLS trees (fcl_nvls.h); else 0 */

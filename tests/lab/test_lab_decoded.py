@@ -96,8 +96,9 @@ def never_wrong(truth: list[dict[str, Any]], told: dict[str, Any]) -> None:
                 "FLOWCHECK_LAB_RANDOM_QPN": "1",
             },
         ),
+        Case(3, 1, settings={"NCCL_PROTO": "Simple", "TORCH_DIST_USE_NCCL2": "1"}),
     ],
-    ids=["LL128", "Simple", "any"],
+    ids=["LL128", "Simple", "any", "nccl2"],
 )
 def test_every_collective_of_a_job_is_read_bit_for_bit(case: Case, tmp_path: Path) -> None:
     truth, told = read(case, tmp_path)

@@ -30,9 +30,12 @@ from flowcheck.lab.roce_backend.roce_communicator import (
 from flowcheck.lab.roce_backend.tensor_memory import TYPES, as_bytes, as_numbers, reduction_of
 from flowcheck.lab.roce_backend.trainer_environment import BackendSettings
 
-ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = range(6)
+ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV, ALL_GATHER_V = range(7)
 """Values of enum fcl_kind (dpdk_ext/lab/fcl_comm.h)."""
-NAMES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send", "recv")
+NAMES = (
+    *("all_reduce", "broadcast", "all_gather", "reduce_scatter"),
+    *("send", "recv", "all_gather_v"),
+)
 
 LEAVING_LIMIT = timedelta(seconds=2)
 """Time for which a leaving rank waits for the others, so that none misses its last ACKs."""
@@ -193,8 +196,10 @@ class RoceGroup(Base):  # type: ignore[misc]
         return work
 
     def barrier(self, opts: Any = None) -> RoceWork:
-        """Barrier: an all-reduce of one byte, as in ProcessGroupNCCL."""
-        return self.allreduce([torch.zeros(1, dtype=torch.uint8)])
+        """Barrier: an all-reduce of one byte, as in ProcessGroupNCCL, or of one float, as in
+        nccl2."""
+        dtype = torch.float32 if self._settings.nccl2 else torch.uint8
+        return self.allreduce([torch.zeros(1, dtype=dtype)])
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> RoceWork:
         """Broadcast of one tensor from opts.rootRank, in place."""
@@ -270,7 +275,8 @@ class BlockGroup(RoceGroup):
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> RoceWork:
         """All-gather into one tensor per rank; tensors of different sizes by broadcasts, as in
-        ProcessGroupNCCL."""
+        ProcessGroupNCCL. nccl2 has one gather that NCCL makes of grouped broadcasts, for tensors
+        of one size."""
         made, taken = only_element(outputs), as_bytes(only_element(inputs))
         check_size("all_gather", len(made), self._size)
         parts = [as_bytes(tensor) for tensor in made]
@@ -287,7 +293,8 @@ class BlockGroup(RoceGroup):
             for part, come in zip(parts, torch.split(flat, max(1, taken.numel())), strict=False):
                 part.copy_(come)
 
-        return self._run(ALL_GATHER, taken, flat, RoceWork(made), after=spread)
+        kind = ALL_GATHER_V if self._settings.nccl2 else ALL_GATHER
+        return self._run(kind, taken, flat, RoceWork(made), after=spread)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None

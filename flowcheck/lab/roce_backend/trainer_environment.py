@@ -28,6 +28,10 @@ ALL_BYTES = 1 << 62
 ALGORITHMS = {"RING": (0, ALL_BYTES), "TREE": (ALL_BYTES, ALL_BYTES), "NVLSTREE": (0, 0)}
 """NCCL_ALGO value -> bytes below which all-reduces use trees, bytes from which on NVLS trees."""
 
+NCCL2 = "TORCH_DIST_USE_NCCL2"
+"""What chooses torch's backend nccl2, from torch 2.14 on."""
+FUSES_BROADCASTS = 22900
+"""The first release of NCCL that makes one gather of grouped broadcasts (src/enqueue.cc)."""
 VERSIONS = tuple(range(19, 31))
 """Minor releases of NCCL 2 that can be emulated."""
 
@@ -78,6 +82,8 @@ class BackendSettings:
     loss: float
     reorder: float
     seed: int
+    nccl2: int
+    """1: what torch's nccl2 asks of NCCL in place of what its older backend asks."""
     truth: Path | None
     """Folder for the ground truth of every collective (JSON lines); None: none is written."""
 
@@ -169,6 +175,9 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
         value("FLOWCHECK_LAB_TREE_BELOW", some_bytes, 0),
         value("FLOWCHECK_LAB_NVLS_FROM", some_bytes, ALL_BYTES),
     )
+    nccl2 = value(NCCL2, switch, 0)
+    if nccl2 and version < FUSES_BROADCASTS:
+        raise _stop(NCCL2, str(nccl2), "grouped broadcasts are emulated from NCCL 2.29 on")
     return BackendSettings(
         interface=interface,
         nic=nic,
@@ -192,5 +201,6 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSetting
         loss=value("FLOWCHECK_LAB_LOSS", _probability, 0.0),
         reorder=value("FLOWCHECK_LAB_REORDER", _probability, 0.0),
         seed=value("FLOWCHECK_LAB_SEED", _number(0, 2**63 - 1), 0),
+        nccl2=nccl2,
         truth=Path(truth) if truth else None,
     )

@@ -15,8 +15,6 @@ from itertools import pairwise
 
 import msgspec
 
-import msgspec
-
 from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE,
     EACH_ALONE_ANY_ORDER,
