@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import preloaded
 from support.standing import standing
 from support.started import SCRIPTS, launch
 from test_unseen_scripts import replay
@@ -32,10 +33,17 @@ pytestmark = [
         reason="no DeepSpeed: DS_BUILD_OPS=0 pip install 'flowcheck[deepspeed]'",
     ),
 ]
-STEPS = 6
+STEPS, GONE = 6, 3
 MODEL = SCRIPTS / "deepspeed_model.py"
 READY = f'loss = "{MODEL}:loss"\n'
 ADAMW = 'name = "adamw"\nlearning_rate = 0.01\n'
+GROUPS = """
+[[optimizer.groups]]
+parameters = ["ndim>1"]
+
+[[optimizer.groups]]
+parameters = "rest"
+"""
 KINDS = ("exp_avg", "exp_avg_sq")
 
 
@@ -129,3 +137,25 @@ def test_every_step_has_the_trainers_own_state(
     wrong = replay(capture, optimizer.replace("0.01", "0.02"), stated)
     assert "NOT proved exact" in wrong["why"]["sentence"]
     assert any(GATHERED_DIFFERS.code in str(note) for note in wrong["notes"])
+
+
+def test_killed_trainers_go_on_from_what_is_restored(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    words = ("stage2", "bfloat16", "groups", "clip", "NCCL_PROTO=LL")
+    capture, template, out = tmp_path / "job.pcapng", tmp_path / "template", tmp_path / "out"
+    control, again, restored = (tmp_path / name for name in ("control", "again", "restored"))
+    launch(hosts, "deepspeed_job.py", str(control), *words)
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="deepspeed"):
+        more = f"until:{GONE}", f"save:{template}"
+        launch(hosts, "deepspeed_job.py", str(tmp_path / "gone"), *words, *more)
+    optimizer = ADAMW + "clip_norm = 0.02\n" + GROUPS
+    told = replay(capture, optimizer, tables(2, of="groups"), "--out", str(out))
+    assert not told["why"] and told["steps"] == GONE
+    command = ["restore", "--checkpoint", str(out), "--format", "deepspeed"]
+    preloaded.run([*command, "--like", str(template), "--out", str(restored)], check=True)
+    launch(hosts, "deepspeed_job.py", str(again), *words, f"load:{restored}")
+    for step in range(GONE + 1, STEPS + 1):
+        one, other = truth(control, step, 2), truth(again, step, 2)
+        for kind, own in one.items():
+            assert all(torch.equal(other[kind][name], value) for name, value in own.items())

@@ -154,3 +154,20 @@ def renamed(file: Path, old: str, new: str) -> None:
             changed = raw.replace(protocol_2, b"c" + new.encode() + b"\n")
             assert not name.endswith("data.pkl") or changed != raw
             archive.writestr(name, changed)
+
+
+@pytest.mark.parametrize(("ranks", "stage"), [(3, 1), (2, 2)])
+def test_ranks_and_stage_are_those_of_an_earlier_folder(
+    step: CheckpointContents, ranks: int, stage: int, tmp_path: Path
+) -> None:
+    earlier, made, stated = tmp_path / "earlier", tmp_path / "made", tmp_path / "stated"
+    write(step, earlier, "deepspeed", FormatOptions(ranks=ranks, stage=stage))
+    write(step, made, "deepspeed", FormatOptions(like=earlier))
+    names = [sorted(p.name for p in folder.rglob("*.pt")) for folder in (earlier, made)]
+    assert names[0] == names[1] and len(names[0]) == ranks + 1
+    for name in names[0]:
+        one, other = (torch.load(next(f.rglob(name)), weights_only=False) for f in (earlier, made))
+        for key in ("optimizer_state_dict", "param_shapes"):
+            assert repr(one.get(key)) == repr(other.get(key))
+    write(step, stated, "deepspeed", FormatOptions(ranks=5, stage=2, like=earlier))
+    assert len(list(stated.rglob("*.pt"))) == 6

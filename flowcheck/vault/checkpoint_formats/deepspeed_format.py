@@ -20,6 +20,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
     refuse_several_optimizers,
 )
-from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
+from flowcheck.vault.checkpoint_formats.format_registry import NO_OPTIONS, FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
 from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
 from flowcheck.vault.safe_torch_load import safe_torch_load, small_file_text
@@ -201,7 +202,9 @@ def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
     """Writes the folder; see `CheckpointFormat.write`. Raises ConfigError for a stage above 2,
-    StateError that names a parameter whose state ZeRO's flat groups cannot hold."""
+    StateError that names a parameter whose state ZeRO's flat groups cannot hold, or as `read` for
+    an earlier folder that is damaged."""
+    options = _as_like(options)
     if options.stage not in (0, 1, 2):
         raise ConfigError("--zero", options.stage, ZERO_STAGE())
     refuse_several_optimizers(parts, "DeepSpeed")
@@ -224,6 +227,18 @@ def write(
     (folder / LATEST).write_text(place.name)
     sums.file(LATEST, folder / LATEST)
     return parts.resume_caveats
+
+
+def _as_like(options: FormatOptions) -> FormatOptions:
+    """With the ranks and the stage of the earlier folder of the trainer, where neither is
+    stated."""
+    stated = (options.ranks, options.stage) != (NO_OPTIONS.ranks, NO_OPTIONS.stage)
+    if stated or options.like is None or not recognizes(options.like):
+        return options
+    parts = _ranks(_place(options.like))
+    if not parts:
+        return options
+    return replace(options, ranks=len(parts), stage=int(parts[0]["zero_stage"]))
 
 
 def recognizes(folder: Path) -> bool:

@@ -116,7 +116,12 @@ _ROWS = (
     ),
     CheckpointFormat("safetensors", ".safetensors_format", False, "parameters alone"),
     CheckpointFormat(
-        "deepspeed", ".deepspeed_format", True, "a DeepSpeed folder", options=("ranks", "stage")
+        "deepspeed",
+        ".deepspeed_format",
+        True,
+        "a DeepSpeed folder",
+        options=("ranks", "stage"),
+        keeps_groups_of_like=True,
     ),
     CheckpointFormat(
         "megatron",
