@@ -119,6 +119,41 @@ def test_killed_and_resumed_from_the_restored_checkpoint_it_is_the_job_that_was_
     assert {step: found[step] for step in wanted} == wanted
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_without_a_seed_the_trainers_own_folder_is_the_base(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    """It resumed from a folder that torch.distributed.checkpoint wrote; no frame shows that."""
+    before = tmp_path / "before"
+    launch(hosts, "hybrid.py", str(before), "bf16", "save=2", "steps=2")
+    run, job = RunDir(tmp_path / "run"), tmp_path / "job.toml"
+    head = f'run = "{run.root}"\ndigests = true\n[[source]]\ninterface = "{cluster.UPLINK}"\n'
+    told = sharded("bf16", hosts.hosts, seed=None)
+    job.write_text(f"{head}[optimizer]\n{ADAMW}\n{told}{AS_ROOT}")
+    words = [sys.executable, "-m", "flowcheck", "up", str(job)]
+    chain = cluster.run_in(hosts.checkpoint_namespace, words, env=os.environ)
+    folder = f"{before}.dcp-2"
+    try:
+        wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
+        launch(hosts, "hybrid.py", str(tmp_path / "own"), "bf16", f"load={folder}", "steps=6")
+        wait_until(run.replica.exists, 60, "a job that waits")
+        assert not (last_step(run) or {}).get("step")
+        _flowcheck("base", folder, "--run", run.root)
+        wait_until(lambda: (last_step(run) or {}).get("step") == STEPS, 60, "the last step")
+    finally:
+        chain.send_signal(signal.SIGINT)
+        chain.wait(60)
+    wanted = trainer_digests(tmp_path / "own")
+    lines = [json.loads(line) for line in run.steps.read_text().splitlines()]
+    found = {
+        line["step"]: {"parameters": line["parameters_sha256"], **line["states_sha256"]}
+        for line in lines
+        if line["step"] > 2
+    }
+    assert set(wanted) == {3, 4, 5, STEPS} and found == wanted
+
+
 def _killed(hosts: cluster.Cluster, digests: Path, run: RunDir) -> int:
     """The step of the replica where trainers were killed that had taken some more steps."""
     environment = {
