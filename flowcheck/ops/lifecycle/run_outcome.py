@@ -104,7 +104,8 @@ def _goes_on(run: RunDir) -> bool:
 def _joined(run: RunDir) -> bool:
     with suppress(OSError, LearnError):
         training = training_of(run)
-        return training is not None and training.awaits_base
+        seen = training is not None and training.start_unknown  # from its first step on
+        return training is not None and training.awaits_base and not seen
     return False
 
 
