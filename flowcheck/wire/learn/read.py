@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from flowcheck.findings.catalog import job_learning as learning
-from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED, NODES_OPEN
+from flowcheck.findings.catalog.connections import (
+    FIRST_GPU_OPEN,
+    HEAD_CHANNELS_OPEN,
+    MIXED,
+    NODES_OPEN,
+)
 from flowcheck.findings.catalog.distributed_optimizers import PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     LL128_LINEAR_BY_CONTENT,
@@ -182,12 +187,15 @@ def _with_numbers(told: Sorted, query: Query) -> Sorted:
 
 
 def _writers_open(why: Finding, nodes: bool) -> bool:
-    """Nothing tells which GPU of a node comes first in its ring, or how many it has. nodes: their
+    """Nothing tells which GPU of a node comes first in its ring, or how many it has, or which
+    channels its heads' connections are. nodes: their
     size is told."""
     reason = why.arguments.get("reason")
     if not why.is_any_of(learning.WRITERS_OPEN) or not isinstance(reason, Finding):
         return False
-    return reason.is_any_of(NODES_OPEN) or (nodes and reason.is_any_of(FIRST_GPU_OPEN))
+    return reason.is_any_of(NODES_OPEN, HEAD_CHANNELS_OPEN) or (
+        nodes and reason.is_any_of(FIRST_GPU_OPEN)
+    )
 
 
 def _read_sorted(
