@@ -10,6 +10,7 @@ import pytest
 from property.test_netib_followed import follow
 from support.netib import Options, generate
 
+from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.learn import read_stream
@@ -76,6 +77,24 @@ def test_jobs_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     assert any(op.algorithm is Algorithm.NVLS_TREE for op in job.each)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "left",
+    [(0,), *(pytest.param(left, marks=pytest.mark.nightly) for left in ((0, 2), (0, 1, 3)))],
+)
+def test_a_port_that_is_missing_is_named_and_no_sum_is_told(
+    left: tuple[int, ...], tmp_path: Path
+) -> None:
+    made = generate(replace(NVLS, gpus=4, ranks=8, channels=1), tmp_path)
+    tape = read_capture_files([made.files[number] for number in left])
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is None
+    assert not any(c.complete for c in reading.collectives if c.kind == "all_reduce")
+    (why,) = [one for one in reading.why_not if one.is_any_of(NVLS_PORTS_MISSING)]
+    assert why.arguments["missing"] == tuple(gpu for gpu in range(4) if gpu not in left)
+
+
+@pytest.mark.timeout(600)
 def test_connections_of_which_the_channel_is_open_are_refused(tmp_path: Path) -> None:
     """The weights use one of the ring's four channels; its others are among the heads' too."""
     options = replace(

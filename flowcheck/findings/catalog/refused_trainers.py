@@ -170,6 +170,14 @@ TREE_PASSES = Entry(
     "bytes), whose sums come down elsewhere",
     remedy="Mirror both directions of the rank's port, or set `NCCL_ALGO=Ring`.",
 )
+NVLS_PORTS_MISSING = Entry(
+    "trainer.nvls_ports_missing",
+    "NVLS trees: of the {gpus} GPUs of a node those numbered {seen} were seen to send sums to "
+    "other nodes, those numbered {missing} were not; each carries its own share of every sum",
+    cause="Not all NIC ports of the node are mirrored, or it has fewer NICs than GPUs and the "
+    "trainers do something that FlowCheck does not know.",
+    remedy="Mirror all NIC ports of one node, in both directions (`flowcheck ports` names them).",
+)
 TREES_BESIDE = Entry(
     "trainer.trees_beside",
     "several ranks write to one, or one to several: communicators of others, or all-reduces by "

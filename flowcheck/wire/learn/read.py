@@ -11,7 +11,12 @@ from itertools import chain
 import msgspec
 
 from flowcheck.findings.catalog import job_learning as learning
-from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, MIXED, NODES_OPEN
+from flowcheck.findings.catalog.connections import (
+    FIRST_GPU_OPEN,
+    HEAD_CHANNELS_OPEN,
+    MIXED,
+    NODES_OPEN,
+)
 from flowcheck.findings.catalog.distributed_optimizers import INSTEAD_OF_STATE, PARAMETERS_ONLY
 from flowcheck.findings.catalog.nccl_transport import (
     GATHERED_BY_PAT,
@@ -187,12 +192,15 @@ def _with_numbers(told: Sorted, query: Query) -> Sorted:
 
 
 def _writers_open(why: Finding, nodes: bool) -> bool:
-    """Nothing tells which GPU of a node comes first in its ring, or how many it has. nodes: their
+    """Nothing tells which GPU of a node comes first in its ring, or how many it has, or which
+    channels its heads' connections are. nodes: their
     size is told."""
     reason = why.arguments.get("reason")
     if not why.is_any_of(learning.WRITERS_OPEN) or not isinstance(reason, Finding):
         return False
-    return reason.is_any_of(NODES_OPEN) or (nodes and reason.is_any_of(FIRST_GPU_OPEN))
+    return reason.is_any_of(NODES_OPEN, HEAD_CHANNELS_OPEN) or (
+        nodes and reason.is_any_of(FIRST_GPU_OPEN)
+    )
 
 
 def _read_sorted(

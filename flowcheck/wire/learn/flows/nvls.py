@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NvlsShape
 from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
 from flowcheck.wire.learn.flows.channels import in_order, marks_of
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.rings import Edge
-from flowcheck.wire.learn.flows.streams import NOT_SEEN, Stream
+from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
 from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored
 
 MOST_CHANNELS = 64
@@ -32,6 +33,8 @@ MOST_BEGINS = 8
 """Times tried at which the start-up may have ended."""
 CHUNKS = (0, 65_536, 131_072, 262_144, 524_288)
 """Largest chunks that are tried, the usual one of the release first."""
+LEAST_MESSAGES = 8
+"""Each behind its part, before it is no chance."""
 UNLIKELY = 1
 """Penalty for a chunk or a number of channels that is not the first thought of."""
 
@@ -47,6 +50,42 @@ def nvls_forks(streams: Sequence[Stream]) -> Iterator[Fork]:
             links = None if ranks % gpus else _links(streams, ranks, gpus)
             if links and _are_of_nvls(links, ranks // gpus):
                 yield from _Nodes(links, gpus, ranks // gpus).forks()
+
+
+def heads_seen(streams: Sequence[Stream]) -> tuple[int, tuple[int, ...]] | None:
+    """(GPUs of a node, which of them write as heads of NVLS trees), where what these connections
+    carried went up trees and came down them; None: it did not."""
+    for fork in nvls_forks(streams):
+        named = {(s.tag or 0) % fork.gpus for edge in fork.edges for s in edge.streams}
+        if named and _up_and_down(fork):
+            return fork.gpus, tuple(sorted(named))
+    return None
+
+
+def _up_and_down(fork: Fork) -> bool:
+    """What each head's connections carried one way they carried the other way, in Simple, and each
+    message of it later than its part: a ring's pass at any times."""
+    of = {
+        (edge.sender, edge.receiver or 0, head, channel): stream
+        for edge in fork.edges
+        for head in set(edge.heads) - {NO_HEAD}
+        for channel, stream in zip(edge.own_channels, edge.streams, strict=True)
+    }
+    messages = 0
+    for (sender, receiver, head, channel), stream in of.items():
+        back = of.get((receiver, sender, head, channel))
+        if back is None or sender > receiver:
+            continue
+        one, two = stream.columns, back.columns
+        if one.sizes != two.sizes or one.protocol_codes != two.protocol_codes:
+            return False
+        if one.protocol_codes.strip(bytes((CODE_OF[Protocol.SIMPLE],))):
+            return False
+        behind = one.times_ns > two.times_ns
+        if behind.any() and not behind.all():
+            return False
+        messages += len(behind)
+    return messages >= LEAST_MESSAGES
 
 
 def _links(streams: Sequence[Stream], ranks: int, gpus: int) -> dict[Link, list[Stream]] | None:

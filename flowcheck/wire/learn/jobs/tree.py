@@ -14,6 +14,7 @@ from itertools import pairwise
 from flowcheck.findings.catalog.refused_trainers import (
     MAY_BE_BESIDE_TREES,
     MAY_BE_TWO_TREES,
+    NVLS_PORTS_MISSING,
     TREES_BESIDE,
     TREES_COPIES_DIFFER,
     TREES_UNREAD,
@@ -23,6 +24,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
+from flowcheck.wire.learn.flows.nvls import heads_seen
 from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import forks, may_have_trees
@@ -84,7 +86,12 @@ def beside(
     read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
     if read:
         return tuple(_unless_unread(c, communicators) for c in collectives), None
-    if not (may_have_trees(streams) or next(forks(streams), None)):
+    why = TREES_BESIDE() if next(forks(streams), None) else None
+    if why is None and not any(c.kind == REDUCES for c in collectives):
+        why = _heads_missing(streams)
+    if why is None and may_have_trees(streams):
+        why = TREES_BESIDE()
+    if why is None:
         return tuple(collectives), None
     doubted = (
         c
@@ -92,7 +99,16 @@ def beside(
         else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE_TREES()))
         for c in collectives
     )
-    return tuple(doubted), TREES_BESIDE()
+    return tuple(doubted), why
+
+
+def _heads_missing(streams: Sequence[Stream]) -> Finding | None:
+    """Heads of NVLS trees were seen, and not all GPUs of a node are; None: they were not."""
+    if (told := heads_seen(streams)) is None:
+        return None
+    gpus, seen = told
+    missing = tuple(gpu for gpu in range(gpus) if gpu not in seen)
+    return NVLS_PORTS_MISSING(gpus=gpus, seen=seen, missing=missing) if missing else None
 
 
 def _unless_unread(one: Collective, communicators: Sequence[Communicator]) -> Collective:
