@@ -165,7 +165,11 @@ def test_much_passes_in_all_directions(tmp_path: Path) -> None:
         assert result == (0, text, text)
 
 
-SLEEPS = "import sys, time\nprint('up', flush=True)\ntime.sleep(600)"
+SLEEPS = (
+    "import signal, sys, time\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # below nohup it would be ignored
+    "print('up', flush=True)\ntime.sleep(600)"
+)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
