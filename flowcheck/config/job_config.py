@@ -144,7 +144,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         if self.several and style in (ShardingStyle.FSDP, ShardingStyle.HYBRID):
             raise ConfigError("sharded", "", ONE_FSDP_JOB())
         if style is ShardingStyle.HYBRID and not self.optimizer.computes_steps:
-            raise ConfigError("optimizer", None, NOT_STATED("optimizer"))
+            raise ConfigError("optimizer", None, NOT_STATED())
         try:
             _ = self.release
         except ValueError as error:

@@ -167,7 +167,9 @@ def test_much_passes_in_all_directions(tmp_path: Path) -> None:
 
 SLEEPS = (
     "import signal, sys, time\n"
-    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # below nohup it would be ignored
+    # Below nohup, or in a shell's background, they would be ignored.
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "print('up', flush=True)\ntime.sleep(600)"
 )
 
