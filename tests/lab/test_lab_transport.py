@@ -74,9 +74,11 @@ def test_settings_that_cannot_be_are_refused_in_a_sentence(
     pair: Hosts, change: dict[str, Any], sentence: str
 ) -> None:
     script = f"""
+import socket
 from support.ports import Port, PortError
-kept = Port(64)
-for change, sentence in ({change!r}, {sentence!r}), ({{}}, "UDP port 4791 is taken"):
+kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+kept.bind(("", 4791))
+for change, sentence in ({change!r}, {sentence!r}), ({{}}, "UDP port 4791 is taken by another program"):
     try:
         Port(64, **change)
     except PortError as error:

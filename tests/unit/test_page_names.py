@@ -11,8 +11,14 @@ PAGES = sorted(
     page for top in FOLDERS for page in (ROOT / top).rglob("README.md") if page.is_file()
 ) + [ROOT / name for name in ("README.md", "SECURITY.md")]
 SOURCES = {".py", ".c", ".h", ".j2", ".toml", ".json", ".yml", ".service", ".conf", ".sh", ""}
-FOREIGN = {"clzero", "ib_write_bw"}
-"""Of the CPU, of the perftest package: names that no file of ours has."""
+FOREIGN = {
+    "clzero",
+    "ib_write_bw",
+    "set_gradient_divide_factor",
+    "set_requires_all_reduce",
+    "set_symm_mem_for_comm",
+}
+"""Of the CPU, of the perftest package, of torch's FSDP2: names that no file of ours has."""
 A_FILE = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./-]*|[\w./-]+\.(?:py|c|h|j2|md)", re.ASCII)
 A_NAME = re.compile(r"[A-Za-z_][\w.]*(?:\(\))?", re.ASCII)
 

@@ -16,6 +16,7 @@ from flowcheck.wire.learn.align.nodes_told import (
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
 from flowcheck.wire.learn.flows.nodes import plain
+from flowcheck.wire.learn.flows.nvls import may_be_of_nvls
 from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import Stream
@@ -30,7 +31,15 @@ def rings_told(
     likeliest first; empty: these tell none."""
     if not streams or not all(_whole(stream) for stream in streams):
         return
-    yield from rings_with_nvls(streams, known)
+    yield from _of_rings_and_trees(streams, grants, known)
+    if may_be_of_nvls(streams, grants):
+        yield from rings_with_nvls(streams, known)
+
+
+def _of_rings_and_trees(
+    streams: Sequence[Stream], grants: Sequence[Grants], known: Known
+) -> Iterator[list[Guess]]:
+    """The same but for NVLS trees."""
     paired = {stream.peer for stream in streams}
     unseen = [grant for grant in grants if grant.flow.key not in paired]
     group = alone(streams, unseen)

@@ -20,6 +20,7 @@ from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NvlsShape
 from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
 from flowcheck.wire.learn.flows.channels import in_order, marks_of
 from flowcheck.wire.learn.flows.counted import ranks_counted
+from flowcheck.wire.learn.flows.grants import Grants
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.rings import Edge
 from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
@@ -38,8 +39,25 @@ LEAST_MESSAGES = 8
 UNLIKELY = 1
 """Penalty for a chunk or a number of channels that is not the first thought of."""
 
+STEP_BYTES = 524_288
+"""What a receive of NVLS trees grants: one step of Simple's buffer, by default (NCCL
+src/init.cc, DEFAULT_BUFFSIZE; src/include/device.h, NCCL_STEPS). A ring's sums grant two."""
+
 Lane = tuple[str, str, int]
 """(address that writes, address that reads, which GPU of its node writes)."""
+
+
+def may_be_of_nvls(streams: Sequence[Stream], grants: Sequence[Grants]) -> bool:
+    """Somewhere two addresses wrote to each other in Simple, into receives of one step: what of
+    NVLS trees goes up comes down. Of a ring's connections only broadcasts are granted so little."""
+    stepwise = {grant.flow.key for grant in grants if STEP_BYTES in grant.capacities_bytes}
+    simple = CODE_OF[Protocol.SIMPLE]
+    ways = {
+        (stream.key.source, stream.key.destination)
+        for stream in streams
+        if stream.peer in stepwise and simple in stream.columns.protocol_codes
+    }
+    return any((target, source) in ways for source, target in ways)
 
 
 def nvls_forks(streams: Sequence[Stream]) -> Iterator[Fork]:
