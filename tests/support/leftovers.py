@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -11,11 +12,10 @@ def leftovers_of(name: str) -> dict[str, object]:
     """What the machine has of cluster name."""
     namespaces = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True)
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
-    commands = [
-        path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if path.exists()
-    ]
+    commands = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            commands.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     return {
         "namespaces": [line for line in namespaces.stdout.splitlines() if name in line],
         "files in /run": sorted(
