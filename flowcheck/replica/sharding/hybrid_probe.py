@@ -18,15 +18,14 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.errors import ConfigError
 from flowcheck.replica.sharding.hybrid_model import HybridModel, HybridParameter
 from flowcheck.replica.sharding.sharded_model_probe import (
     KEY,
+    answer,
     check_is_module,
-    refuse,
     run_probe,
 )
-from flowcheck.replica.user_code import load_callable, user_error_finding
+from flowcheck.replica.user_code import load_callable
 
 MODULE = "flowcheck.replica.sharding.hybrid_probe"
 WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
@@ -207,9 +206,4 @@ def _write(model: Any, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        _main(*sys.argv[1:])
-    except ConfigError as wrong:
-        refuse(wrong.right)
-    except Exception as wrong:  # the user's code may raise anything
-        refuse(user_error_finding(wrong))
+    answer(_main, *sys.argv[1:])

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from flowcheck.errors import ConfigError
-from flowcheck.replica.sharding.sharded_model_probe import check_is_module, refuse, run_probe
-from flowcheck.replica.user_code import load_callable, user_error_finding
+from flowcheck.replica.sharding.sharded_model_probe import answer, check_is_module, run_probe
+from flowcheck.replica.user_code import load_callable
 
 KEY = "model.factory"
 
@@ -38,9 +37,4 @@ def _main(factory: str, arguments: str, seed: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        _main(*sys.argv[1:])
-    except ConfigError as wrong:
-        refuse(wrong.right)
-    except Exception as wrong:  # the user's code may raise anything
-        refuse(user_error_finding(wrong))
+    answer(_main, *sys.argv[1:])

@@ -12,7 +12,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import msgspec
@@ -54,7 +54,7 @@ def probe_sharded_model(
 def run_probe(module: str, factory: str, *arguments: str, key: str = KEY) -> str:
     """The last line that `module` prints, run as a program with the factory and the arguments.
     key: what the factory was given as.
-    Raises ConfigError with the finding that it ends with (`refuse`), or where it does not end as
+    Raises ConfigError with the finding that it ends with (`answer`), or where it does not end as
     it should."""
     command = [sys.executable, "-m", module, factory, *arguments]
     try:
@@ -237,16 +237,21 @@ def plain_name(name: str) -> str:
     return name.replace("_fsdp_wrapped_module.", "").removesuffix("_fsdp_wrapped_module")
 
 
-def refuse(why: Finding) -> NoReturn:
-    """Ends a probe's own process with the reason, as `run_probe` reads it."""
+def answer(main: Callable[..., None], *arguments: object) -> None:
+    """What a probe's own process does: its program, which ends with the reason, as `run_probe`
+    reads it, where it raises."""
+    try:
+        main(*arguments)
+    except ConfigError as wrong:
+        _refuse(wrong.right)
+    except Exception as wrong:  # the user's code may raise anything
+        _refuse(user_error_finding(wrong))
+
+
+def _refuse(why: Finding) -> NoReturn:
     print(f"\n{msgspec.json.encode(why).decode()}", flush=True)
     sys.exit(REFUSED)
 
 
 if __name__ == "__main__":
-    try:
-        _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
-    except ConfigError as wrong:
-        refuse(wrong.right)
-    except Exception as wrong:  # the user's code may raise anything
-        refuse(user_error_finding(wrong))
+    answer(_main, sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -24,7 +24,7 @@ from flowcheck.wire.learn.flows.grants import Grants
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.rings import Edge
 from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
-from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored
+from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored, nodes_named
 
 MOST_CHANNELS = 64
 """NCCL src/include/device.h, MAXCHANNELS."""
@@ -109,13 +109,9 @@ def _up_and_down(fork: Fork) -> bool:
 def _links(streams: Sequence[Stream], ranks: int, gpus: int) -> dict[Link, list[Stream]] | None:
     """Connections by the nodes that they run between, which may have several addresses; None where
     these are no such nodes, or one of them is not known to write."""
-    node_of: dict[str, int] = {}
-    for stream in streams:
-        if stream.tag is None or stream.tag >= ranks:
-            return None
-        node = stream.tag // gpus
-        if node_of.setdefault(stream.key.source, node) != node:
-            return None
+    node_of = nodes_named(streams, ranks, gpus)
+    if node_of is None:
+        return None
     for stream in streams:
         # Who only reads is the next of the ring: of a tree's link both ends write.
         if (target := stream.key.destination) not in node_of:

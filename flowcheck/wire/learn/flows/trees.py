@@ -146,6 +146,13 @@ def tree_channels(link: Link, nodes: int, found: int, used: int) -> list[int]:
 def links_of_nodes(streams: Sequence[Stream], ranks: int, gpus: int = 1) -> Links | None:
     """Connections by the nodes that they run between; None where these are no such nodes. gpus:
     ranks of a node, which lie node by node."""
+    node_of = nodes_named(streams, ranks, gpus)
+    return None if node_of is None else linked(streams, node_of, ranks // gpus)
+
+
+def nodes_named(streams: Sequence[Stream], ranks: int, gpus: int) -> dict[str, int] | None:
+    """{address: the node of who writes there}, by the ranks that clear-to-send messages name; None
+    where one is not named, or an address is of several nodes."""
     node_of: dict[str, int] = {}
     for stream in streams:
         if stream.tag is None or stream.tag >= ranks:
@@ -153,7 +160,7 @@ def links_of_nodes(streams: Sequence[Stream], ranks: int, gpus: int = 1) -> Link
         node = stream.tag // gpus
         if node_of.setdefault(stream.key.source, node) != node:
             return None
-    return linked(streams, node_of, ranks // gpus)
+    return node_of
 
 
 def linked(streams: Sequence[Stream], node_of: dict[str, int], nodes: int) -> Links | None:
