@@ -43,6 +43,20 @@ def test_each_sum_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_while_it_goes_on_the_job_is_told_and_is_the_one_of_the_end(name: str) -> None:
+    """In `two-hosts` queue pair numbers of the hosts' two GPUs are not in the order of channels."""
+    tape = read_capture_files([DATA / f"{name}.pcapng"])
+    job = read_stream(tape.flows, tape.messages).job
+    assert job is not None
+    for percent in range(50, 100, 10):
+        begun = tape.messages[: len(tape.messages) * percent // 100]
+        found = read_stream(tape.flows, begun, ended=False, hasty=True, results=False)
+        assert found.job is not None, percent
+        assert found.job.buckets == job.buckets
+        assert found.job.edges == job.edges
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_step_has_the_trainers_bits(name: str) -> None:
     words = ["replay", str(DATA / f"{name}.pcapng"), "--job", str(DATA / f"{name}.toml")]
     done = preloaded.run(

@@ -43,18 +43,29 @@ LEAST_VALUES = 6
 Key = Callable[[Stream], "tuple[int, ...] | None"]
 
 
-def in_order(links: Mapping[Link, Sequence[Stream]]) -> tuple[dict[Link, Row], Finding]:
-    """(connections of each link by channel, what that rests on)."""
+def in_order(
+    links: Mapping[Link, Sequence[Stream]], *, by_number: bool = True
+) -> tuple[dict[Link, Row], Finding]:
+    """(connections of each link by channel, what that rests on). by_number: numbers of queue pairs
+    are asked, which GPUs with NICs of their own give each by itself."""
     rows = {link: tuple(sorted(of, key=lambda s: s.key.dest_qp)) for link, of in links.items()}
     if all(len(row) < 2 for row in rows.values()):
         return rows, CHANNELS_BY_NUMBER()
     paired = _paired(rows)
     for entry, (keys, least) in _KINDS.items():
+        if entry is CHANNELS_BY_NUMBER and not by_number:
+            continue
         found = {link: _by(row, keys, paired[link], least) for link, row in rows.items()}
         told = {link: row for link, row in found.items() if row is not None}
         if len(told) == len(rows):
             return told, entry()
     return _beside_each_other(rows, paired), CHANNEL_ORDER_OPEN()
+
+
+def of_several_gpus(row: Sequence[Stream]) -> bool:
+    """Several GPUs write there, by NICs of their own."""
+    ends = {(stream.key.source, stream.key.destination) for stream in row}
+    return len(ends) > 1 and len({stream.tag for stream in row}) > 1
 
 
 def _beside_each_other(

@@ -155,9 +155,15 @@ def _two_sides(streams: Sequence[Stream], arrows: Sequence[Link]) -> dict[str, H
 
 
 def grouped(
-    streams: Sequence[Stream], grants: Sequence[Grants], hosts: dict[str, Host], penalty: int
+    streams: Sequence[Stream],
+    grants: Sequence[Grants],
+    hosts: dict[str, Host],
+    penalty: int,
+    *,
+    by_number: bool = True,
 ) -> Group:
-    """These as one communicator. hosts: address -> its host; penalty: of taking them as these."""
+    """These as one communicator. hosts: address -> its host; penalty: of taking them as these;
+    by_number: as of `in_order`."""
     links: dict[Link, list[Stream]] = {}
     tags: dict[Link, int] = {}
     for stream in sorted(streams, key=lambda s: s.key.dest_qp):
@@ -178,7 +184,7 @@ def grouped(
         if grant.tag is not None:
             tags[ends] = grant.tag
             named.setdefault(ends, set()).add(grant.tag)
-    ordered, order = in_order(links)
+    ordered, order = in_order(links, by_number=by_number)
     mixed = {link: frozenset(ranks) for link, ranks in named.items() if len(ranks) > 1}
     return Group(ordered, tags, frozenset(ghosts), penalty, order, mixed)
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NvlsShape
 from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
-from flowcheck.wire.learn.flows.channels import in_order, marks_of
+from flowcheck.wire.learn.flows.channels import in_order, marks_of, of_several_gpus
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.grants import Grants
 from flowcheck.wire.learn.flows.groups import Group, grouped
@@ -220,20 +221,21 @@ class _Nodes:
     ) -> Iterator[Fork]:
         heads = len({lane[2] for _, lane in shared})
         shape = NvlsShape(heads=heads, channels=channels, nodes=self.nodes)
-        more = [n for n in USUAL_CHANNELS if n > channels]
-        for place, chunk in enumerate(CHUNKS):
-            made = self._fork(ring, replace(shape, chunk_bytes=chunk), shared)
+        groups = [grouped(ring, (), self._hosts(), 0)]
+        if any(map(of_several_gpus, groups[0].links.values())):
+            groups.append(grouped(ring, (), self._hosts(), 0, by_number=False))
+        for place, (chunk, (later, group)) in enumerate(product(CHUNKS, enumerate(groups))):
+            made = self._fork(group, replace(shape, chunk_bytes=chunk), shared)
             if made is None:
                 return
             yield replace(made, penalty=place * UNLIKELY)
-            for count in more:
+            for count in (n for n in USUAL_CHANNELS if n > channels and not later):
                 wider = replace(made, nvls=replace(made.nvls, channels=count))
-                yield replace(wider, penalty=(place + len(CHUNKS)) * UNLIKELY)
+                yield replace(wider, penalty=(place + len(groups) * len(CHUNKS)) * UNLIKELY)
 
     def _fork(
-        self, ring: Sequence[Stream], shape: NvlsShape, shared: Mapping[tuple[Link, Lane], bool]
+        self, group: Group, shape: NvlsShape, shared: Mapping[tuple[Link, Lane], bool]
     ) -> Fork | None:
-        group = grouped(ring, (), self._hosts(), 0)
         heads = sorted({lane[2] for _, lane in shared})
         lanes = _RingLanes(group, self.gpus)
         edges, head_of, open_ = [], dict[int, int](), False
