@@ -176,7 +176,8 @@ NVLS_PORTS_MISSING = Entry(
     "other nodes, those numbered {missing} were not; each carries its own share of every sum",
     cause="Not all NIC ports of the node are mirrored, or it has fewer NICs than GPUs and the "
     "trainers do something that FlowCheck does not know.",
-    remedy="Mirror all NIC ports of one node, in both directions (`flowcheck ports` names them).",
+    remedy="Mirror all NIC ports of one node, in both directions: `flowcheck ports layout.toml` "
+    "names them.",
 )
 TREES_BESIDE = Entry(
     "trainer.trees_beside",
