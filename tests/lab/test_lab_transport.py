@@ -78,7 +78,7 @@ import socket
 from support.ports import Port, PortError
 kept = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 kept.bind(("", 4791))
-for change, sentence in ({change!r}, {sentence!r}), ({{}}, "UDP port 4791 is taken by another program"):
+for change, sentence in ({change!r}, {sentence!r}), ({{}}, "port 4791 is taken by another"):
     try:
         Port(64, **change)
     except PortError as error:
