@@ -18,8 +18,6 @@ FIRST_CHUNK = {NcclEra.V2_19: 524_288}
 that of 2.19."""
 USUAL_CHUNK = 131_072
 """NCCL_NVLS_CHUNKSIZE."""
-OTHER_CHUNKS = (131_072, 262_144, 524_288, 65_536)
-"""Largest chunks that other releases, other GPUs (ncclNvlsTreeSm100Tuning) and settings have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

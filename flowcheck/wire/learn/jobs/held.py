@@ -86,7 +86,14 @@ def _as_large(op: CollectiveOp, size: int) -> bool:
 
 
 def _fits(job: LearnedJob, seen: CollectiveOp, own: CollectiveOp) -> bool:
-    """Sends of just its size were seen, which begin and end with elements of a gradient."""
+    """As of `sends_fit`, and it ends with an element too."""
+    unit = min(parameter.element_bytes for parameter in job.reduced)
+    return sends_fit(job, seen, own) and own.work_bytes % unit == 0
+
+
+def sends_fit(job: LearnedJob, seen: CollectiveOp, own: CollectiveOp) -> bool:
+    """What was seen sent the sizes that `own` sends, each beginning with an element of a
+    gradient."""
     unit = min(parameter.element_bytes for parameter in job.reduced)
     for edge in (edge for edge in job.edges if edge.communicator == own.communicator):
         if op_sizes(job, edge, seen) != op_sizes(job, edge, own):
@@ -94,4 +101,4 @@ def _fits(job: LearnedJob, seen: CollectiveOp, own: CollectiveOp) -> bool:
         sent = (one for channel in edge_messages(job, edge, (own,)) for one in channel)
         if any(one.start_byte % unit for one in sent):
             return False
-    return own.work_bytes % unit == 0
+    return True

@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.distributed_optimizers import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
-from flowcheck.wire.training_job.connection_messages import edge_messages, op_sizes
+from flowcheck.wire.learn.jobs.held import sends_fit
 from flowcheck.wire.training_job.learned_job import (
     BufferBroadcast,
     CollectiveOp,
@@ -115,11 +115,4 @@ def _as_gather(job: LearnedJob, seen: CollectiveOp, block: int) -> CollectiveOp 
     ):
         return None
     own = msgspec.structs.replace(seen, kind=CollectiveKind.ALL_GATHER, work_bytes=block)
-    unit = min(parameter.element_bytes for parameter in job.reduced)
-    for edge in (edge for edge in job.edges if edge.communicator == own.communicator):
-        if op_sizes(job, edge, seen) != op_sizes(job, edge, own):
-            return None
-        sent = (one for channel in edge_messages(job, edge, (own,)) for one in channel)
-        if any(one.start_byte % unit for one in sent):
-            return None
-    return own
+    return own if sends_fit(job, seen, own) else None
