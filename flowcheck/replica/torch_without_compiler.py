@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from flowcheck.replica.torch_vector_math import settle_vector_math
+
 MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 """torch/optim/optimizer.py, those under @torch._disable_dynamo."""
 ANSWER = "__dynamo_disable"
@@ -60,6 +62,7 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
 def load_torch(*, steps: bool = False) -> None:
     """So that the first optimizer is not late. steps: nor the first step that torch applies itself,
     with which it loads its compiler."""
+    settle_vector_math()
     skip_compiler_import()
     parameter = torch.nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros(1)

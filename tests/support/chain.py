@@ -134,6 +134,9 @@ def torch_steps(
     """The parameters after every step, by torch's own optimizer on one tensor [1, elements]."""
     import torch
 
+    from flowcheck.replica.torch_vector_math import settle_vector_math
+
+    settle_vector_math()
     parameter = torch.nn.Parameter(torch.from_numpy(weights.copy()).reshape(1, -1))
     kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
     steps = kinds[optimizer]([parameter], foreach=False, fused=False, **settings)

@@ -18,8 +18,13 @@ def register() -> None:
     # A setting that is not understood ends the process here, not at a collective.
     settings = read_settings()
 
+    import torch
     import torch.distributed as dist
 
+    # MKL may round a process' first square roots otherwise where threads take them at once
+    # (pytorch issue 188792): a trainer here stands for one on GPUs, which has no such first call.
+    for dtype in (torch.float32, torch.float64):
+        torch.ones(1, dtype=dtype).sqrt()
     if not dist.is_available():
         sys.exit("flowcheck lab: this torch is built without torch.distributed")
 

@@ -19,6 +19,7 @@ from flowcheck.optimizer_rules.optimizer_rule import CKernel
 from flowcheck.replica.optimizer.optimizer_class import rule_of_class
 from flowcheck.replica.optimizer_step import cuda_kernel_choice
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.torch_vector_math import settle_vector_math
 
 GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """(settings, members) of each param_group before the step; members: indices of its parameters in
@@ -94,6 +95,7 @@ def square_root_kind() -> int | None:
     and one result in 170 is one ulp off; on another vendor's CPUs it starts from a 12-bit
     estimate, and every seventh is off.
     """
+    settle_vector_math()
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
     for kind in SQUARE_ROOT_NAMES:

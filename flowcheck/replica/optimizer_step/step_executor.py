@@ -41,6 +41,7 @@ from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlySteppe
 from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import EntryPer
 from flowcheck.replica.state_file.state_file import StateFile
+from flowcheck.replica.torch_vector_math import settle_vector_math
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 
@@ -111,6 +112,7 @@ class StepExecutor:
         self._joins = workers.caller_steps
         self.arithmetic = self._arithmetic()
         """Rounding of the trainer's kernels."""
+        settle_vector_math()
         self.why_torch_steps = self._why_not_one_pass()
         """Why torch applies the steps; None where C does."""
 
