@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ from support import preloaded
 from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
+from flowcheck.findings.catalog.hybrid_jobs import WEIGHTS_WERE_SENT
 from flowcheck.findings.catalog.job_learning import NO_ORDER_FITS, STATE_A_MODEL
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.trainer.habits import BUCKET
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data" / "own"
@@ -67,6 +72,43 @@ def test_an_order_that_sizes_leave_open_is_not_guessed() -> None:
     found = reading("ready-ll", ModelConfig(factory=FACTORY))
     assert found.job is None
     assert found.why_not[0].is_any_of(NO_ORDER_FITS)
+
+
+@pytest.mark.parametrize("name", ["each-ll", "flat-simple"])
+def test_weights_that_are_sent_though_the_job_file_says_otherwise_are_no_start(name: str) -> None:
+    found = reading(name, ModelConfig(factory=FACTORY, seed=1))
+    assert found.job is None
+    assert found.why_not[0].is_any_of(WEIGHTS_WERE_SENT)
+
+
+WIDE = ((29, 13), (7, 13), (7,), (13, 7), (13,), (), (13,), (13,), (29, 13))
+"""Of wide-ll's bfloat16 weights, whose gradients are summed as one float32 tensor."""
+
+
+def contiguous(sizes: tuple[int, ...], element_bytes: int) -> Parameter:
+    strides = tuple(prod(sizes[i + 1 :]) for i in range(len(sizes)))
+    return Parameter(sizes=sizes, strides=strides, element_bytes=element_bytes)
+
+
+def test_whenever_they_are_read_no_sum_is_taken_for_the_weights_it_is_twice_as_large_as() -> None:
+    """Of two ranks a half of a sum is one message, like a broadcast of the weights in their type,
+    and what follows is as good a row of sums until the last one ends."""
+    stated = OperatorStatement(
+        parameters=tuple(contiguous(sizes, 2) for sizes in WIDE),
+        order=tuple(reversed(range(len(WIDE)))),
+        gradient_element_bytes=4,
+        weights_unsent=True,
+    )
+    sums = [one["sha256"] for one in truth_of("wide-ll")["collectives"]]
+    tape = read_capture_files([DATA / "wide-ll.pcapng"])
+    jobs = 0
+    for until in range(1, len(tape.messages) + 1):
+        found = read_stream(tape.flows, tape.messages[:until], stated=stated, ended=False)
+        told = [one.sha256 for one in found.collectives if one.meaning == BUCKET and one.sha256]
+        if found.job is not None:
+            jobs += 1
+            assert found.job.start_unknown and told and told == sums[: len(told)], until
+    assert jobs > len(tape.messages) // 2
 
 
 def test_without_a_model_it_says_that_one_is_needed() -> None:

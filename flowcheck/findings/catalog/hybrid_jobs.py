@@ -29,3 +29,10 @@ START_NOT_WHOLE = Entry(
     cause="The capture began later than the trainers, or lost packets of their first iteration.",
     remedy="Start FlowCheck before the trainers.",
 )
+WEIGHTS_WERE_SENT = Entry(
+    "hybrid.weights_were_sent",
+    "the job file states the first weights, as of a job that sends none, and broadcasts as large "
+    "as the model come before the first sum",
+    cause="The script broadcasts its weights.",
+    remedy="Leave `[model] seed` out of the job file: the weights are read from the wire.",
+)

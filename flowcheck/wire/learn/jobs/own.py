@@ -7,7 +7,7 @@ from itertools import count
 
 import msgspec
 
-from flowcheck.findings.catalog.hybrid_jobs import START_NOT_WHOLE
+from flowcheck.findings.catalog.hybrid_jobs import START_NOT_WHOLE, WEIGHTS_WERE_SENT
 from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
     NO_ORDER_FITS,
@@ -22,8 +22,9 @@ from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import Plan, assembled, ring_op
 from flowcheck.wire.learn.jobs.settled import turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
+from flowcheck.wire.learn.trainer.habits import BUCKET
 from flowcheck.wire.learn.trainer.iteration import iteration
+from flowcheck.wire.learn.trainer.own import weights_sent
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
@@ -61,7 +62,9 @@ def _of(
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
-    unsent = stated.weights_unsent and not any(cut.op.meaning == WEIGHTS for cut in cuts)
+    unsent = stated.weights_unsent
+    if unsent and weights_sent(cuts[:begin], ring, stated.parameters):
+        return None, (WEIGHTS_WERE_SENT(),)
     if unsent and not _start_is_whole(communicator, cuts[:later]):
         return None, (START_NOT_WHOLE(),)
     masters = stated.steps_masters

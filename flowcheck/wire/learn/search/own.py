@@ -33,7 +33,9 @@ def _read_again(
     known: Communicator, stated: OperatorStatement, purse: Purse
 ) -> Communicator | None:
     ring, parameters = known.ring, stated.parameters
-    cuts = cut_stream(ring, OwnLoop(parameters), purse=purse)
+    # Of two ranks and sums in a wider type a half of the first sum is as large as the weights.
+    weights = () if stated.weights_unsent else parameters
+    cuts = cut_stream(ring, OwnLoop(weights), purse=purse)
     readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []
     for reading in (*readings, known.cuts):
         laid_out = grouped_loop if stated.groups else own_loop

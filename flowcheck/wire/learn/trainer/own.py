@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -43,7 +44,8 @@ MOST_BEFORE = 32
 
 
 class OwnLoop(Trainer):
-    """Expects the weights of the stated model first: each parameter's, or all of them at once."""
+    """Expects the weights of the stated model first: each parameter's, or all of them at once.
+    parameters: (): nobody sends weights. A part of a first sum may be as large as they are."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         super().__init__()
@@ -226,6 +228,23 @@ def named(
         if bucket is not None:
             named[i], due = bucket, (due + 1) % len(loop.buckets)
     return tuple(named)
+
+
+def weights_sent(cuts: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter]) -> bool:
+    """Whether broadcasts that follow each other may be the model's weights: each parameter's, or
+    all of them at once."""
+    sizes = [parameter.nbytes for parameter in parameters]
+    sent = [cut for cut in cuts if _broadcast(cut)]
+    ways = ([sum(sizes)], sizes)
+    return any(
+        len(sent) >= at + len(way) and all(map(partial(_is_of, ring), sent[at:], way))
+        for at in range(len(sent))
+        for way in ways
+    )
+
+
+def _is_of(ring: Ring, cut: Cut, size: int) -> bool:
+    return cut.reread(replace(cut.op, work_bytes=size), ring) is not None
 
 
 def as_bucket(cut: Cut, parameters: Sequence[Parameter], ring: Ring) -> Cut | None:
