@@ -13,7 +13,7 @@ from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
 from flowcheck.findings.catalog.hybrid_jobs import WEIGHTS_WERE_SENT
-from flowcheck.findings.catalog.job_learning import NO_ORDER_FITS, STATE_A_MODEL
+from flowcheck.findings.catalog.job_learning import NO_ORDER_FITS, OTHER_ORDER_FITS, STATE_A_MODEL
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
@@ -109,6 +109,24 @@ def test_whenever_they_are_read_no_sum_is_taken_for_the_weights_it_is_twice_as_l
             jobs += 1
             assert found.job.start_unknown and told and told == sums[: len(told)], until
     assert jobs > len(tape.messages) // 2
+
+
+def test_a_gradient_of_one_element_is_a_sum_of_its_own_where_every_gradient_is() -> None:
+    """On the wire it and its neighbour together would be as large as the neighbour."""
+    shapes = ((), *WIDE[:5], *WIDE[6:-1])
+    stated = OperatorStatement(
+        parameters=tuple(contiguous(sizes, 4) for sizes in shapes),
+        order=tuple(reversed(range(len(shapes)))),
+        weights_unsent=True,
+    )
+    tape = read_capture_files([DATA / "each-scalar-ll.pcapng"])
+    found = read_stream(tape.flows, tape.messages, stated=stated)
+    sums = [one["sha256"] for one in truth_of("each-scalar-ll")["collectives"]]
+    assert found.job is not None
+    assert [len(bucket) for bucket in found.job.buckets] == [1] * 8
+    told = [c.sha256 for c in found.collectives if c.meaning == BUCKET]
+    assert len(told) == 48 and told[:40] == sums[:40]  # the capture ends amid the last ones
+    assert any(one.is_any_of(OTHER_ORDER_FITS) for one in found.job.assumed)
 
 
 def test_without_a_model_it_says_that_one_is_needed() -> None:

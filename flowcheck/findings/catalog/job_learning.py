@@ -392,6 +392,7 @@ IN_REGISTRATION_ORDER = Entry("layout.registration_order", "in registration orde
 REVERSED = Entry("layout.reversed", "from the last parameter to the first")
 STATED_ORDER = Entry("layout.stated_order", "in the order that is stated")
 EACH_ALONE = Entry("layout.each_alone", "every gradient by itself, {order}")
+SOME_TOGETHER = Entry("layout.some_together", "some gradients of a few bytes with others, {order}")
 EACH_ALONE_ANY_ORDER = Entry(
     "layout.each_alone_any_order", "every gradient by itself, in an order of its own"
 )

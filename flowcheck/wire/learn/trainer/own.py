@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE_ANY_ORDER,
     IN_REGISTRATION_ORDER,
     REVERSED,
+    SOME_TOGETHER,
     STATED_ORDER,
 )
 from flowcheck.findings.finding import Finding
@@ -110,10 +111,24 @@ def own_loop(
     if len(ways) > 1 and stated.steps_masters and stated.bucket_elements is None:
         usual = msgspec.structs.replace(stated, bucket_elements=USUAL_BUCKET_ELEMENTS)
         ways = [way for way in ways if _as_stated(way[1].buckets, usual)]
+    if len(ways) > 1:
+        ways = _each_alone(ways, len(stated.parameters))
     if len(ways) != 1:
         return None
     at, loop = ways[0]
     return loop, named(cuts, reduces[at:], ring, stated.parameters, loop)
+
+
+def _each_alone(ways: Sequence[tuple[int, Loop]], parameters: int) -> list[tuple[int, Loop]]:
+    """The way in which every sum is one gradient, and every gradient one sum, if one is: sums of a
+    few bytes are as large on the wire as such a gradient and its neighbour, and then one of the
+    sums would be none of gradients."""
+    alone = [way for way in ways if len(way[1].buckets) == parameters]
+    if len(alone) != 1:
+        return []
+    ((at, loop),) = alone
+    others = (SOME_TOGETHER(way.how) for _, way in ways if way is not loop)
+    return [(at, replace(loop, others=(*loop.others, *dict.fromkeys(others))))]
 
 
 def habits_of(
