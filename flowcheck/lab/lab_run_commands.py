@@ -42,8 +42,8 @@ from flowcheck.lab.lab_options import (
 from flowcheck.step_numbers import Step
 
 LEAST_IN_TREES = 3
-"""Least number of ranks for trees: with two ranks a tree is the ring's link in both directions
-(README, "Which jobs are followed")."""
+"""Least number of hosts of one rank each for trees: with two ranks a tree is the ring's link in
+both directions (README, "Which jobs are followed")."""
 
 
 def _step(option: int | None) -> Step | None:
@@ -182,7 +182,7 @@ def train(
     ):
         if given is not None and not mirror_loss:
             raise ConfigError(option, given, NEEDS_MIRROR_LOSS())
-    if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
+    if (algo == "Tree" or tree_below is not None) and gpus == 1 and hosts < LEAST_IN_TREES:
         raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
     first_ports = [job * hosts * nics + nic for job in range(jobs) for nic in range(max(1, nics))]
     mirror = mirror or [f"p{port}:both" for port in first_ports]

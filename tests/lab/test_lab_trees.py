@@ -31,8 +31,12 @@ pytestmark = [
             {"NCCL_ALGO": "Tree"},
             ["--hosts", "5", "--mirror", "p2:both", "--protocol", "Simple", "--nccl", "2.21"],
         ),
+        (
+            {"FLOWCHECK_LAB_TREE_BELOW": "100000"},
+            ["--hosts", "2", "--gpus-per-host", "2", "--channels", "2"],
+        ),
     ],
-    ids=["root", "mixed", "inner-simple"],
+    ids=["root", "mixed", "inner-simple", "two-hosts"],
 )
 def test_trees_are_followed(
     settings: dict[str, str], options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,12 +37,36 @@ FOLLOWED = {
     "nodes-back": replace(
         TREES, ranks=9, gpus=3, mirrored=(0,), tree_chain="back", version=(2, 19), protocol="LL128"
     ),
+    "two-nodes": replace(TREES, ranks=4, gpus=2, metric_every=2),
+    "two-nodes-other": replace(TREES, ranks=4, gpus=2, mirrored=(1,), version=(2, 30)),
+    "two-nodes-shared": replace(TREES, ranks=4, gpus=2, tree_pattern="split"),
+    "two-nodes-ll128": replace(
+        TREES, ranks=8, gpus=4, channels=4, tree_found=2, version=(2, 30), protocol="LL128"
+    ),
+    "two-nodes-mixed": replace(
+        TREES, ranks=8, gpus=4, channels=4, tree_found=2, tree_below=90000, version=(2, 21)
+    ),
+    "two-nodes-simple": replace(
+        TREES, ranks=8, gpus=4, tree_pattern="split", protocol="Simple", version=(2, 19)
+    ),
+    "two-nodes-eight-gpus": replace(
+        TREES,
+        ranks=16,
+        gpus=8,
+        channels=4,
+        tree_found=2,
+        protocol="Simple",
+        version=(2, 28),
+        mix=((2000, "LL"),),
+        tree_below=90000,
+    ),
 }
+BY_DAY = ("inner", "two-nodes")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.nightly] * (name != "inner")) for name in FOLLOWED],
+    [pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in FOLLOWED],
 )
 def test_trees_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     options = FOLLOWED[name]

@@ -60,8 +60,8 @@ JOBS_WITHOUT_SAVES = Entry(
 )
 TREE_HOSTS = Entry(
     "option.tree_hosts",
-    "trees need {least} hosts or more",
-    remedy="Raise `--hosts`.",
+    "trees need {least} hosts or more, or hosts of several GPUs",
+    remedy="Raise `--hosts` or `--gpus-per-host`.",
 )
 NOT_A_PART = Entry(
     "option.not_a_part",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
@@ -19,6 +20,7 @@ from flowcheck.wire.learn.flows.nvls import nvls_forks
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import Fork, forks
+from flowcheck.wire.learn.flows.two_nodes import forks_of_two
 from flowcheck.wire.learn.search.sounding import MOST_LEADS, lead_ring, leads
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.learn.trainer.aligner import Aligner, Way, cuts_of
@@ -48,6 +50,14 @@ def rings_over_nodes(
 def rings_with_trees_over_nodes(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
     """The same, of rings that trees are beside."""
     yield from _forked([*forks(streams)], known)
+
+
+def rings_with_trees_over_two_nodes(
+    streams: Sequence[Stream], known: Known
+) -> Iterator[list[Guess]]:
+    """The same over two nodes, those of more channels first."""
+    for fork in forks_of_two(streams):
+        yield from _forked([fork], known)
 
 
 def rings_with_nvls(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
@@ -87,7 +97,7 @@ def _read(
         ring = lead_ring(group, lead, ranks, known.rules, fork)
         ways = followed(ring)
         added = replace(ring, extra_sends=1)
-        if any(map(_has_open, ways)) and any(way.reduces for way in followed(added)):
+        if any(map(_has_open, ways)) and any(map(_sums_round, followed(added))):
             return  # What bears out an added ring step the search asks.
         # Without a sum a way tells nobody who writes; all links are laid out in every way again.
         ways = [way for way in ways if way.reduces] or ways
@@ -124,6 +134,14 @@ def _guesses(
 def _has_open(way: Way) -> bool:
     """Something came of which nothing but the wire tells the size: it may be an added ring step."""
     return any(cut.op.from_wire or not cut.op.licensed for cut in way.cuts)
+
+
+def _sums_round(way: Way) -> bool:
+    """An all-reduce went round the ring, seen whole: an added ring step changes no other."""
+    return any(
+        cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost and not cut.op.tree
+        for cut in way.cuts
+    )
 
 
 def _penalty(guess: Guess) -> int:

@@ -12,6 +12,7 @@ from flowcheck.wire.learn.align.nodes_told import (
     rings_over_nodes,
     rings_with_nvls,
     rings_with_trees_over_nodes,
+    rings_with_trees_over_two_nodes,
 )
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, alone, groupings, path_of
@@ -32,6 +33,7 @@ def rings_told(
     if not streams or not all(_whole(stream) for stream in streams):
         return
     yield from _of_rings_and_trees(streams, grants, known)
+    yield from rings_with_trees_over_two_nodes(streams, known)
     if may_be_of_nvls(streams, grants):
         yield from rings_with_nvls(streams, known)
 

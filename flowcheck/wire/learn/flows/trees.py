@@ -371,7 +371,7 @@ def _shared_out(links: Links, ranks: int, gpus: int) -> Iterator[Fork]:
     nodes = ranks // gpus
     used = channels_used(links, nodes)
     for found in turns_of_trees(links, nodes, used):
-        trees = _Trees(links, gpus, nodes, found, used)
+        trees = TreesOver(links, gpus, nodes, found, used)
         roles = trees.roles()
         if roles is None:
             continue
@@ -387,7 +387,7 @@ def _shared_out(links: Links, ranks: int, gpus: int) -> Iterator[Fork]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trees:
+class TreesOver:
     """Connections as of trees over so many nodes of so many GPUs."""
 
     links: Links
