@@ -103,7 +103,7 @@ def build(folder: Path) -> Path:
             making = folder / f"{kept.name}.tmp"
             shutil.rmtree(making, ignore_errors=True)
             package = making / "flowcheck"
-            ignored = shutil.ignore_patterns("*.so")
+            ignored = shutil.ignore_patterns("*.so", "*.pyc.*")
             shutil.copytree(REPOSITORY / "flowcheck", package, ignore=ignored)
             words = [str(REPOSITORY / "dpdk_ext"), str(HOOKS), WRAPPED, str(package), *FLAGS]
             subprocess.run(

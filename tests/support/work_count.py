@@ -36,7 +36,7 @@ build_ffi.compile_into(ffi, Path(sys.argv[2]))
 def build(folder: Path) -> Path:
     """A copy of the package whose core counts; what PYTHONPATH needs."""
     package = folder / "flowcheck"
-    ignored = shutil.ignore_patterns("*.so")
+    ignored = shutil.ignore_patterns("*.so", "*.pyc.*")
     shutil.copytree(REPOSITORY / "flowcheck", package, ignore=ignored)
     words = [str(REPOSITORY / "dpdk_ext"), str(package), str(COUNTER)]
     command = [sys.executable, "-c", BUILD, *words]
