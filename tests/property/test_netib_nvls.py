@@ -14,6 +14,7 @@ from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.learn import read_stream
+from flowcheck.wire.learn.cuts import purse
 from flowcheck.wire.training_job.learned_job import decode_job
 
 WIDE = ((300, 128), (300,), (64, 300), (64,))
@@ -79,7 +80,15 @@ def test_jobs_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     assert any(op.algorithm is Algorithm.NVLS_TREE for op in job.each)
 
 
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["some", "all"])
+def effort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that finds nothing takes all that it may: by day a tenth of it, by night all."""
+    if not request.param:
+        monkeypatch.setattr(purse, "MOST_LAID", tuple(most // 10 for most in purse.MOST_LAID))
+
+
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("effort")
 @pytest.mark.parametrize(
     "left",
     [(0,), *(pytest.param(left, marks=pytest.mark.nightly) for left in ((0, 2), (0, 1, 3)))],
@@ -97,6 +106,7 @@ def test_a_port_that_is_missing_is_named_and_no_sum_is_told(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("effort")
 def test_connections_of_which_the_channel_is_open_are_refused(tmp_path: Path) -> None:
     """The weights use one of the ring's four channels; its others are among the heads' too."""
     options = replace(

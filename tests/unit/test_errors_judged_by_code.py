@@ -84,6 +84,8 @@ def judged_sentences(tree: ast.Module, errors: set[str]) -> Iterator[int]:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         caught = set(caught_names(node, errors))
+        if not caught:
+            continue
         for one in ast.walk(node):
             for text in texts_in(one):
                 if root(text) in caught and "arguments" not in ast.unparse(text):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.preloaded.probes import fork_probes
 from support.refused_as import refused_as
 from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
@@ -15,6 +16,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.parameter_layouts import GATHER_RANKS, GATHER_UNITS
 from flowcheck.findings.catalog.refused_user_code import MODEL_NOT_A_MODULE, RAISED
+from flowcheck.replica.sharding import sharded_model_probe
 from flowcheck.replica.sharding.gather_units import (
     GatherUnit,
     ShardedModel,
@@ -23,6 +25,11 @@ from flowcheck.replica.sharding.gather_units import (
     model_units,
 )
 from flowcheck.replica.sharding.sharded_model_probe import check_is_module, probe_sharded_model
+
+
+@pytest.fixture(autouse=True)
+def probes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_probes(monkeypatch, sharded_model_probe)
 
 
 def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[GatherUnit, bytes]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.preloaded.probes import fork_probes
 from support.refused_as import refused_as
 from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
@@ -26,6 +27,7 @@ from flowcheck.findings.catalog.refused_settings import NOT_STATED as MESH_NOT_S
 from flowcheck.findings.catalog.refused_user_code import RAISED
 from flowcheck.findings.finding import Entry
 from flowcheck.ops.job_setup.hybrid_job_model import with_hybrid_model
+from flowcheck.replica.sharding import sharded_model_probe
 from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_model, write_start_weights
 from flowcheck.wire.learn.trainer import grouped
 from flowcheck.wire.training_job.learned_job import Parameter
@@ -76,6 +78,12 @@ def narrow():
 def bare():
     return plain()
 """
+
+
+@pytest.fixture(autouse=True)
+def probes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executed ones, each of which loads torch, are those of tests with a chain."""
+    fork_probes(monkeypatch, sharded_model_probe)
 
 
 @pytest.fixture

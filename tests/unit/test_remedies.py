@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.syntax import nodes
 from typer.main import get_command
 
 from flowcheck.cli.main import app
@@ -78,20 +79,20 @@ class Reader:
         self._errors = errors | raisers | raisers_of(tree, errors)
         self._givers = givers | givers_of(tree, self._errors)
         self._names, self._modules = dict[str, Entry](), dict[str, dict[str, Entry]]()
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             for name in node.names if isinstance(node, ast.ImportFrom) else ():
                 own = name.asname or name.name
                 if (entry := known.get(node.module or "", {}).get(name.name)) is not None:
                     self._names[own] = entry
                 if node.module == ROOM and f"{ROOM}.{name.name}" in known:
                     self._modules[own] = known[f"{ROOM}.{name.name}"]
-        self._functions = {n.name: n for n in ast.walk(tree) if isinstance(n, Function)}
+        self._functions = {n.name: n for n in nodes(tree) if isinstance(n, Function)}
         self._assigned = dict[ast.AST, dict[str, list[ast.expr]]]()
 
     def told(self) -> Iterator[tuple[int, Entry]]:
         """(line, entry)."""
         for scope in (self._tree, *self._functions.values()):
-            for node in ast.walk(scope):
+            for node in nodes(scope):
                 for fact in self._facts(node):
                     for entry in self._outermost(fact, scope, deep=DEEP):
                         yield node.lineno, entry
@@ -149,7 +150,7 @@ class Reader:
         return self._assigned[scope].get(name, ())
 
     def _returned(self, function: Function, *, deep: int) -> Iterator[Entry]:
-        for node in ast.walk(function):
+        for node in nodes(function):
             if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
                 yield from self._outermost(node.value, function, deep=deep)
 
@@ -169,7 +170,7 @@ def _called_on(node: ast.Call) -> ast.expr | None:
 def _assignments(scope: ast.AST) -> dict[str, list[ast.expr]]:
     """{name: what it is set to, in order}"""
     found = defaultdict[str, list[ast.expr]](list)
-    for node in ast.walk(scope):
+    for node in nodes(scope):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 found[name].append(value)
@@ -185,9 +186,9 @@ def raisers_of(tree: ast.Module, errors: set[str]) -> set[str]:
     """Functions that raise, or make, an error with a finding which they are given."""
     return {
         function.name
-        for function in ast.walk(tree)
+        for function in nodes(tree)
         if isinstance(function, Function)
-        for node in ast.walk(function)
+        for node in nodes(function)
         if isinstance(node, ast.Call) and _name(node.func) in errors
         for one in (*node.args, *(keyword.value for keyword in node.keywords))
         if _name(one.func if isinstance(one, ast.Call) else one) in _findings_given(function)
@@ -205,7 +206,7 @@ def givers_of(tree: ast.Module, errors: set[str]) -> set[str]:
     """Functions whose result is put into an error."""
     return {
         _name(inner.func)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and _name(node.func) in errors
         for one in (*node.args, *(keyword.value for keyword in node.keywords))
         for inner in ast.walk(one)
@@ -222,12 +223,15 @@ def told_to_operators() -> dict[str, list[str]]:
     """{code: the places that raise it, or give it as a reason}"""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
     errors, known, found = set(errors_of(list(trees.values()))), catalogue(), defaultdict(list)
-    raisers = set[str]().union(*(raisers_of(tree, errors) for tree in trees.values()))
-    givers = set[str]().union(*(givers_of(tree, errors) for tree in trees.values()))
+    raisers, givers = set[str](), set[str]()
+    for tree in trees.values():
+        raisers |= raisers_of(tree, errors)
+        givers |= givers_of(tree, errors)
     shared = [{name for name in one if name[:1] != "_"} for one in (raisers, givers)]
     for path, tree in trees.items():
         for line, entry in Reader(tree, known, errors, *shared).told():
             found[entry.code].append(f"{path.relative_to(PACKAGE)}:{line}")
+    nodes.cache_clear()
     return found
 
 

@@ -43,7 +43,8 @@ SHAPED = {
 }
 LATE = {"a metric each step", "maps", "two dtypes", "protocols by size"}
 """Of which the end of an iteration alone tells what it holds, or in which protocol."""
-POINTS = 40
+POINTS, MORE_POINTS = 20, 40
+"""Of a capture at which it is read, by day and by night."""
 
 
 @pytest.fixture(params=SHAPED)
@@ -52,10 +53,10 @@ def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Capture
     return request.param, read_capture_files(made.files), made.truth
 
 
-def readings(seen: CaptureContents) -> list[Reading]:
+def readings(seen: CaptureContents, points: int) -> list[Reading]:
     """Of ever more of the messages, as a chain reads them that goes on."""
     messages = sorted(seen.messages, key=lambda one: one.first_ns)
-    cuts = [len(messages) * n // POINTS for n in range(1, POINTS)]
+    cuts = [len(messages) * n // points for n in range(1, points)]
     return [read_stream(seen.flows, messages[:k], ended=False, hasty=True) for k in cuts]
 
 
@@ -66,13 +67,14 @@ def without_reasons(job: LearnedJob) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("evidence", "assumed")}
 
 
+@pytest.mark.parametrize("points", [POINTS, pytest.param(MORE_POINTS, marks=pytest.mark.nightly)])
 def test_a_job_told_early_is_the_one_told_at_the_end(
-    shaped: tuple[str, CaptureContents, Any],
+    shaped: tuple[str, CaptureContents, Any], points: int
 ) -> None:
     name, seen, truth = shaped
     last = read_stream(seen.flows, seen.messages)
     assert last.job is not None, last.why_not
-    jobs = [reading.job for reading in readings(seen) if reading.job is not None]
+    jobs = [reading.job for reading in readings(seen, points) if reading.job is not None]
     assert jobs
     for job in jobs:
         assert without_reasons(job) == without_reasons(last.job)
@@ -89,7 +91,7 @@ def test_what_is_awaited_is_the_bucket_that_tells_the_rest(tmp_path: Path) -> No
     """A chain reads again as soon as that is there, and has the job."""
     seen = read_capture_files(generate(MANY, tmp_path).files)
     messages = sorted(seen.messages, key=lambda one: one.first_ns)
-    at, reading = len(messages) // POINTS, None
+    at, reading = len(messages) // MORE_POINTS, None
     while at < len(messages):
         reading = read_stream(seen.flows, messages[:at], ended=False, hasty=True)
         if reading.job is not None:
