@@ -29,3 +29,22 @@ START_NOT_WHOLE = Entry(
     cause="The capture began later than the trainers, or lost packets of their first iteration.",
     remedy="Start FlowCheck before the trainers.",
 )
+ONE_SHARD = Entry(
+    "hybrid.one_shard",
+    "this is shard {shard} of {shards} of each parameter and of its optimizer state, as the job "
+    "file states; the shards count from 0",
+)
+SHARD_NOT_WHOLE = Entry(
+    "hybrid.shard_not_whole",
+    "{form} is a form of whole models, and this step has shard {shard} of {shards}; {formats} may "
+    "hold one",
+    cause="One port of those of a node was mirrored.",
+    remedy="Restore with `--format` and one of these.",
+)
+PADDING_NOT_ZERO = Entry(
+    "hybrid.padding_not_zero",
+    "what fills shards up is not zero: the factory of [sharded] or its shard is another one",
+    cause="The trainers cut their parameters otherwise than the stated factory does, or the "
+    "mirrored port carries another shard than the stated one.",
+    remedy="Correct `factory`, `mesh` or `shard` in [sharded].",
+)
