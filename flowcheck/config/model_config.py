@@ -19,7 +19,11 @@ from flowcheck.findings.catalog.refused_settings import (
     ONE_OF,
 )
 from flowcheck.wire.training_job.learned_job import Parameter
-from flowcheck.wire.training_job.operator_statements import OperatorStatement, StatedTensor
+from flowcheck.wire.training_job.operator_statements import (
+    OperatorStatement,
+    ShardCut,
+    StatedTensor,
+)
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 """{dtype by torch's name: bytes per element}, for the dtypes that a replica can hold."""
@@ -69,9 +73,15 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     ready: tuple[int, ...] | None = None
     """Indices into `parameters`, in the order in which the backward pass of `loss` made their
     gradients."""
+    padding: tuple[Parameter, ...] = ()
+    """Zeros that are summed among the gradients. FlowCheck fills this in from the factory of
+    [sharded]."""
     groups: tuple[tuple[int, ...], ...] = ()
-    """[all-reduce of an iteration] indices into `parameters`, in their order in the tensor.
-    FlowCheck fills this in from the factory of [sharded]."""
+    """[all-reduce of an iteration] indices into `parameters`, and behind them into `padding`, in
+    their order in the tensor. FlowCheck fills this in from the factory of [sharded]."""
+    cuts: tuple[ShardCut, ...] = ()
+    """[parameter] which part of it the replica has; (): all of each. FlowCheck fills this in from
+    the factory of [sharded]."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()
     """Order in which a trainer without DistributedDataParallel sums its gradients, one by one or in
     flat buffers: "registration", "reversed", or the names of all parameters in order. Needed where
@@ -96,6 +106,7 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
             parameters=self.parameters,
             module_tensors=self.everything,
             order=order,
+            padding=self.padding,
             groups=self.groups,
             gradient_element_bytes=0 if own == {typed} else typed,
             weights_unsent=bool(self.groups) or unsent,

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.refused_settings import (
     NOT_STATED,
     OF_STYLES,
     ONE_OF,
+    SHARD_NOT_STATED,
 )
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
@@ -52,9 +53,9 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
     mesh: tuple[int, int] | None = None
     """With "hsdp": (replicas, shards of each), the shape of the mesh that the script gives
     fully_shard."""
-    shard: int = 0
-    """With "hsdp": which shard the mirrored port carries, from 0: the number of the GPU in its
-    node, where each node holds all shards."""
+    shard: int | None = None
+    """With "hsdp" and several shards: which one the mirrored port carries, from 0: the number of
+    the GPU in its node, where each node holds all shards."""
     seed: int | None = None
     """With "hsdp": what the script gives torch.manual_seed before it calls the factory. The
     replica starts with the weights that the factory then makes. None: it waits for the trainer's
@@ -99,6 +100,18 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
                 of = " or ".join(f'"{style}"' for style in styles)
                 raise ConfigError(f"sharded.{key}", given, OF_STYLES(of))
 
+    @property
+    def own_shard(self) -> int:
+        """The shard that is followed, from 0."""
+        return self.shard or 0
+
+    @property
+    def one_of_shards(self) -> tuple[int, int] | None:
+        """(shard, number of shards) where the replica has one of several; None: it has all."""
+        if self.style is not ShardingStyle.HYBRID or self.mesh is None or self.mesh[1] == 1:
+            return None
+        return self.own_shard, self.mesh[1]
+
     def _check_mesh(self) -> None:
         """Checks `mesh` and `shard`, and sets `ranks` by the mesh. Raises ConfigError."""
         if self.mesh is None:
@@ -106,8 +119,10 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
         replicas, shards = self.mesh
         at_least("sharded.mesh", replicas, 2)
         at_least("sharded.mesh", shards, 1)
-        if not 0 <= self.shard < shards:
-            raise ConfigError("sharded.shard", self.shard, FROM_TO(least=0, most=shards - 1))
         if self.ranks not in (0, replicas * shards):
             raise ConfigError("sharded.ranks", self.ranks, MESH_RANKS(replicas * shards))
+        if self.shard is None and shards > 1:
+            raise ConfigError("sharded.shard", None, SHARD_NOT_STATED(shards))
+        if self.shard is not None and not 0 <= self.shard < shards:
+            raise ConfigError("sharded.shard", self.shard, FROM_TO(least=0, most=shards - 1))
         msgspec.structs.force_setattr(self, "ranks", replicas * shards)

@@ -1,4 +1,5 @@
-"""A recorded job of hybrid sharding, whose weights nobody sends, and the trainers' own account."""
+"""Recorded jobs of hybrid sharding, whose weights nobody sends, and the trainers' own account: over
+a mesh (2, 1), and one shard of two over a mesh (2, 2)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pytest
 from support import cut, preloaded
 
 from flowcheck.findings.catalog.hybrid_jobs import (
+    ONE_SHARD,
     ORDER_OF_EQUAL_GROUPS,
     START_AS_STATED,
     START_NOT_WHOLE,
@@ -19,16 +21,23 @@ from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
 TESTS = Path(__file__).resolve().parents[1]
 DATA = TESTS / "data" / "hybrid"
 CAPTURE = DATA / "small-ll.pcap"
+RAILS = DATA / "rails-ll.pcapng"
 FACTORY = TESTS / "lab" / "scripts" / "hybrid.py"
 SEED = 3
 STEPS = {1, 2, 3, 4}
 
 
-def replayed(capture: Path, folder: Path, *, seed: int | None = SEED) -> dict[str, Any]:
+SMALL = 'small"\nmesh = [2, 1]'
+ONE_OF_TWO = 'rails"\nmesh = [2, 2]\nshard = '
+
+
+def replayed(
+    capture: Path, folder: Path, *, seed: int | None = SEED, mesh: str = SMALL
+) -> dict[str, Any]:
     job = folder / "job.toml"
     job.write_text(
         '[optimizer]\nname = "sgd"\nlearning_rate = 0.05\nmomentum = 0.9\n'
-        f'[sharded]\nstyle = "hsdp"\nfactory = "{FACTORY}:small"\nmesh = [2, 1]\n'
+        f'[sharded]\nstyle = "hsdp"\nfactory = "{FACTORY}:{mesh}\n'
         + (f"seed = {seed}\n" if seed is not None else "")
     )
     words = ["replay", str(capture), "--job", str(job), "--digests", "--json", "--source", "file"]
@@ -80,3 +89,13 @@ def test_a_capture_that_begins_behind_the_first_sums_is_not_followed(tmp_path: P
     told = replayed(later, tmp_path)
     assert not told["digests"]
     assert START_NOT_WHOLE.code in {one["code"] for one in told["why"]["arguments"]["reasons"]}
+
+
+def test_the_one_shard_that_a_port_carries_has_the_trainers_bits(tmp_path: Path) -> None:
+    """Of odd sizes, so that shards are padded, and one parameter of which the shard has nothing."""
+    told = replayed(RAILS, tmp_path, mesh=f"{ONE_OF_TWO}1")
+    found = steps_of(told)
+    assert set(found) == STEPS and found == trainer_digests(DATA / "rails-ll.jsonl")
+    assert {START_AS_STATED.code, ONE_SHARD.code} <= codes(told)
+    (stated,) = (one for one in told["assumed"] if one["code"] == ONE_SHARD.code)
+    assert stated["arguments"] == {"shard": 1, "shards": 2}

@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "lab" / "scripts"
 
 
 class Ranks:
-    """One process a host: what Trainers are to those who watch them."""
+    """One process for each GPU of a host: what Trainers are to those who watch them."""
 
     def __init__(
         self,
@@ -30,14 +30,15 @@ class Ranks:
         logs: Path,
     ) -> None:
         """Launches them; what each says is a file in `logs`."""
-        self.logs = [logs / f"host-{rank}.log" for rank in range(hosts.hosts)]
+        self.logs = [logs / f"host-{rank}.log" for rank in range(hosts.ranks)]
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank, log in enumerate(self.logs):
-            told = {"RANK": str(rank), "WORLD_SIZE": str(hosts.hosts)}
+            told = {"RANK": str(rank), "WORLD_SIZE": str(hosts.ranks)}
+            told |= {"LOCAL_RANK": str(rank % hosts.gpus), "LOCAL_WORLD_SIZE": str(hosts.gpus)}
             with log.open("wb") as out:
                 self._processes.append(
                     cluster.run_in(
-                        hosts.host_namespace(rank),
+                        hosts.host_namespace(rank // hosts.gpus),
                         command,
                         env={**os.environ, **TRAINER_ENVIRONMENT, **environment, **told},
                         stdout=out,
@@ -70,7 +71,7 @@ def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> No
     environment = dict(word.split("=") for word in words if "=" in word) | {
         "MASTER_ADDR": hosts.address(0),
         "MASTER_PORT": "29577",
-        "FLOWCHECK_LAB_INTERFACE": cluster.UPLINK,
+        "FLOWCHECK_LAB_INTERFACE": ",".join(hosts.interfaces),
     }
     command = [sys.executable, str(SCRIPTS / script), digests, *arguments]
     with tempfile.TemporaryDirectory() as logs:

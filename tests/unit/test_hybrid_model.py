@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from support.preloaded.probes import fork_probes
@@ -13,14 +14,17 @@ from support.refused_as import refused_as
 from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
-from flowcheck.config import job_from
+from flowcheck.config import JobConfig, PersistConfig, job_from
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_settings import (
     FROM_TO,
     MESH_RANKS,
     MODEL_BESIDE_MESH,
     OF_STYLES,
-    ONE_SHARD,
+    ONE_SHARD_CLIPPED,
+    ONE_SHARD_FORMAT,
+    ONE_SHARD_NOT_PER_ELEMENT,
+    SHARD_NOT_STATED,
     SUMS_DIVIDED_LATER,
 )
 from flowcheck.findings.catalog.refused_settings import NOT_STATED as MESH_NOT_STATED
@@ -29,6 +33,7 @@ from flowcheck.findings.finding import Entry
 from flowcheck.ops.job_setup.hybrid_job_model import with_hybrid_model
 from flowcheck.replica.sharding import sharded_model_probe
 from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_model, write_start_weights
+from flowcheck.vault.trainer_checkpoint.shard_of_checkpoint import cut_to_shards
 from flowcheck.wire.learn.trainer import grouped
 from flowcheck.wire.training_job.learned_job import Parameter
 
@@ -99,21 +104,27 @@ def plain(seed: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("shard", [0, 2])
-def test_a_shard_is_what_torch_cuts_with_zeros_behind(net: str, tmp_path: Path, shard: int) -> None:
+def test_a_shard_is_what_torch_cuts(net: str, tmp_path: Path, shard: int) -> None:
     made = probe_hybrid_model(f"{net}:three", (2, 3), shard)
     assert made.groups == ((4, 5, 6, 7), (0, 1), (2, 3)) and made.reduce_dtype is None
     write_start_weights(f"{net}:three", (2, 3), shard, 11, tmp_path / "start.bin")
-    wanted = b""
+    config = with_hybrid_model(stated(f"{net}:three", mesh=[2, 3], shard=shard))
+    trained = dict(plain(11).named_parameters())
+    cut = cut_to_shards({"model": trained}, config.model.names, config.model.cuts)["model"]
+    wanted, filled = b"", []
     for parameter, told in zip(plain(11).parameters(), made.parameters, strict=True):
         whole = parameter.detach()
         cuts = _chunk_with_empty(whole, 3, dim=0)
-        padded = torch.zeros(cuts[0].shape)
-        if cuts[shard].numel():
-            padded[: cuts[shard].shape[0]] = cuts[shard]
-        assert (told.shape, told.shard_shape) == (tuple(whole.shape), tuple(padded.shape))
-        assert told.own_shape[0] == cuts[shard].shape[0]
-        wanted += padded.numpy().tobytes()
+        own = cuts[shard] if shard < len(cuts) else whole[:0]
+        own = own.reshape(-1, *whole.shape[1:])
+        assert (told.shape, told.shard_shape) == (tuple(whole.shape), tuple(cuts[0].shape))
+        assert told.own_shape == tuple(own.shape)
+        assert torch.equal(cut[told.name], own)
+        missing = cuts[0].shape[0] - own.shape[0]
+        filled += [(missing, *whole.shape[1:])] if missing else []
+        wanted += own.numpy().tobytes()
     assert (tmp_path / "start.bin").read_bytes() == wanted
+    assert sorted(one.sizes for one in config.model.padding) == sorted(filled)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_types_and_divisors_are_those_of_torch(
     assert {parameter.dtype for parameter in made.parameters} == {"float32"}
 
 
-def stated(factory: str, optimizer: dict[str, object] | None = None, **more: object) -> object:
+def stated(factory: str, optimizer: dict[str, object] | None = None, **more: object) -> JobConfig:
     tree: dict[str, object] = {
         "source": [{"interface": "eth1"}],
         "optimizer": {"name": "sgd", "learning_rate": 0.1, **(optimizer or {})},
@@ -144,6 +155,7 @@ def stated(factory: str, optimizer: dict[str, object] | None = None, **more: obj
         ({}, MESH_NOT_STATED, {}),
         ({"mesh": [2, 2], "shard": 2}, FROM_TO, {"least": 0, "most": 1}),
         ({"mesh": [2, 2], "ranks": 3}, MESH_RANKS, {"ranks": 4}),
+        ({"mesh": [2, 3]}, SHARD_NOT_STATED, {"shards": 3}),
         ({"mesh": [2, 1], "sums_per_step": 2}, OF_STYLES, {}),
     ],
 )
@@ -167,12 +179,27 @@ def test_a_mesh_of_another_style_is_refused() -> None:
 def test_what_cannot_be_followed_is_refused_by_name(net: str) -> None:
     with refused_as(SUMS_DIVIDED_LATER, kind=ConfigError, dtype="float16"):
         with_hybrid_model(stated(f"{net}:risky", mesh=[4, 1]))
-    with refused_as(ONE_SHARD, kind=ConfigError):
-        with_hybrid_model(stated(f"{net}:three", mesh=[2, 3]))
     with refused_as(RAISED, kind=ConfigError, error=re.compile("over a mesh .1, 3.")):
         with_hybrid_model(stated(f"{net}:narrow", mesh=[3, 1]))
     with refused_as(RAISED, kind=ConfigError, error=re.compile("is not sharded")):
         with_hybrid_model(stated(f"{net}:bare", mesh=[2, 1]))
+
+
+@pytest.mark.parametrize(
+    ("entry", "optimizer", "persist"),
+    [
+        (ONE_SHARD_CLIPPED, {"clip_norm": 1.0}, "flowcheck"),
+        (ONE_SHARD_NOT_PER_ELEMENT, {"name": "adafactor"}, "flowcheck"),
+        (ONE_SHARD_FORMAT, {}, "dcp"),
+    ],
+)
+def test_what_needs_all_shards_is_refused_of_one(
+    net: str, entry: Entry, optimizer: dict[str, object], persist: str
+) -> None:
+    config = stated(f"{net}:three", optimizer, mesh=[2, 3], shard=1)
+    saves = PersistConfig(target="saved", every_steps=1, format=persist)
+    with refused_as(entry, kind=ConfigError):
+        with_hybrid_model(msgspec.structs.replace(config, persist=saves))
 
 
 def test_a_model_beside_is_refused(net: str) -> None:

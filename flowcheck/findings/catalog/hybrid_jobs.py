@@ -36,3 +36,22 @@ WEIGHTS_WERE_SENT = Entry(
     cause="The script broadcasts its weights.",
     remedy="Leave `[model] seed` out of the job file: the weights are read from the wire.",
 )
+ONE_SHARD = Entry(
+    "hybrid.one_shard",
+    "this is shard {shard} of {shards} of each parameter and of its optimizer state, as the job "
+    "file states; the shards count from 0",
+)
+SHARD_NOT_WHOLE = Entry(
+    "hybrid.shard_not_whole",
+    "{form} is a form of whole models, and this step has shard {shard} of {shards}; {formats} may "
+    "hold one",
+    cause="One port of those of a node was mirrored.",
+    remedy="Restore with `--format` and one of these.",
+)
+PADDING_NOT_ZERO = Entry(
+    "hybrid.padding_not_zero",
+    "what fills shards up is not zero: the factory of [sharded] or its shard is another one",
+    cause="The trainers cut their parameters otherwise than the stated factory does, or the "
+    "mirrored port carries another shard than the stated one.",
+    remedy="Correct `factory`, `mesh` or `shard` in [sharded].",
+)

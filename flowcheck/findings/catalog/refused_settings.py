@@ -273,10 +273,29 @@ OTHER_DIVISOR = Entry(
     "is not what the model of [sharded] divides its sums by, {divisor}",
     remedy="Leave `gradient_divisor` out.",
 )
-ONE_SHARD = Entry(
-    "setting.one_shard",
-    "has several shards of each replica, whose parts FlowCheck does not join",
-    remedy='Train with a mesh (N, 1), or state style = "fsdp" and follow the parameters.',
+SHARD_NOT_STATED = Entry(
+    "setting.shard_not_stated",
+    "is not stated, and a mesh of {shards} shards needs it: nothing on the wire names the shard "
+    "that a mirrored port carries",
+    remedy="State it: 0 for the port of each node's first GPU, 1 for the second one, and so on.",
+)
+ONE_SHARD_CLIPPED = Entry(
+    "setting.one_shard_clipped",
+    "takes a norm over all shards, and the mirrored port carries one of {shards}",
+    remedy="Train without clipping by a norm, or with a mesh (N, 1).",
+)
+ONE_SHARD_NOT_PER_ELEMENT = Entry(
+    "setting.one_shard_not_per_element",
+    "has steps in which what becomes of an element may depend on others, and the mirrored port "
+    "carries one of {shards} shards",
+    remedy="Use an optimizer that steps each element by itself, such as AdamW or SGD, without a "
+    "loss scale; or train with a mesh (N, 1).",
+)
+ONE_SHARD_FORMAT = Entry(
+    "setting.one_shard_format",
+    "is a format of whole models, and the replica has one of {shards} shards; {formats} may hold "
+    "one",
+    remedy="Use one of these.",
 )
 OF_STYLES = Entry(
     "setting.of_styles",

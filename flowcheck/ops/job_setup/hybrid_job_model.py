@@ -14,13 +14,16 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_settings import (
     MODEL_BESIDE_MESH,
     ONE_OF,
-    ONE_SHARD,
+    ONE_SHARD_CLIPPED,
+    ONE_SHARD_FORMAT,
+    ONE_SHARD_NOT_PER_ELEMENT,
     OTHER_DIVISOR,
     SUMS_DIVIDED_LATER,
 )
 from flowcheck.replica.sharding.hybrid_model import HybridModel, HybridParameter
+from flowcheck.vault.checkpoint_formats.format_registry import SHARD_FORMATS
 from flowcheck.wire.training_job.learned_job import Parameter
-from flowcheck.wire.training_job.operator_statements import ShardingStyle
+from flowcheck.wire.training_job.operator_statements import ShardCut, ShardingStyle
 
 
 def with_hybrid_model(config: JobConfig) -> JobConfig:
@@ -36,20 +39,64 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     assert config.optimizer is not None, "checked when the file was read"
     _check_alone(config.model)
     if sharded.mesh[1] > 1:
-        raise ConfigError("sharded.mesh", sharded.mesh, ONE_SHARD())
-    made = probe_hybrid_model(sharded.factory, sharded.mesh, sharded.shard)
+        _check_one_shard(config, config.optimizer, sharded.mesh[1])
+    made = probe_hybrid_model(sharded.factory, sharded.mesh, sharded.own_shard)
     for parameter in made.parameters:
         if parameter.dtype not in ELEMENT_BYTES:
             raise ConfigError("sharded.factory", parameter.dtype, ONE_OF(tuple(ELEMENT_BYTES)))
+    padding, groups = _padded_groups(made)
     model = msgspec.structs.replace(
         config.model,
         names=tuple(parameter.name for parameter in made.parameters),
-        parameters=tuple(map(_wire_of, made.parameters)),
+        parameters=tuple(_wire_of(p.own_shape, p.dtype) for p in made.parameters),
         gradient_dtype=made.reduce_dtype,
-        groups=made.groups,
+        padding=padding,
+        groups=groups,
+        cuts=tuple(map(_cut_of, made.parameters)) if sharded.mesh[1] > 1 else (),
     )
     optimizer = _divided(config.optimizer, made, sharded)
     return msgspec.structs.replace(config, model=model, optimizer=optimizer)
+
+
+def _check_one_shard(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:
+    """Raises ConfigError for what one shard does not tell: steps that depend on the others, and
+    checkpoints of the whole model."""
+    if optimizer.clip_norm is not None:
+        right = ONE_SHARD_CLIPPED(shards=shards)
+        raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, right)
+    if not optimizer.per_element:
+        right = ONE_SHARD_NOT_PER_ELEMENT(shards=shards)
+        raise ConfigError("optimizer.name", optimizer.name, right)
+    if config.persist is not None and config.persist.format not in SHARD_FORMATS:
+        right = ONE_SHARD_FORMAT(shards=shards, formats=SHARD_FORMATS)
+        raise ConfigError("persist.format", config.persist.format, right)
+
+
+def _padded_groups(
+    made: HybridModel,
+) -> tuple[tuple[Parameter, ...], tuple[tuple[int, ...], ...]]:
+    """(what fills the shards of parameters up, the groups with it): behind each shard, as only the
+    first dimension is ever filled up."""
+    padding: list[Parameter] = []
+    groups = []
+    for group in made.groups:
+        filled: list[int] = []
+        for index in group:
+            parameter = made.parameters[index]
+            filled.append(index)
+            rows = parameter.shard_shape[0] - parameter.own_shape[0] if parameter.own_shape else 0
+            if rows:
+                filled.append(len(made.parameters) + len(padding))
+                padding.append(_wire_of((rows, *parameter.own_shape[1:]), parameter.dtype))
+        groups.append(tuple(filled))
+    return tuple(padding), tuple(groups)
+
+
+def _cut_of(parameter: HybridParameter) -> ShardCut:
+    size = parameter.own_shape[parameter.dim]
+    return ShardCut(
+        whole=parameter.shape, dim=parameter.dim, start=parameter.start if size else 0, size=size
+    )
 
 
 def _check_alone(model: ModelConfig) -> None:
@@ -84,13 +131,12 @@ def _divided(
     return msgspec.structs.replace(optimizer, gradient_divisor=made.divisor)
 
 
-def _wire_of(parameter: HybridParameter) -> Parameter:
-    """The shard, contiguous: torch sums no other layout."""
-    sizes = parameter.shard_shape
+def _wire_of(sizes: tuple[int, ...], dtype: str) -> Parameter:
+    """Of these sizes, contiguous: torch sums no other layout."""
     strides = tuple(accumulate(sizes[:0:-1], mul, initial=1))[::-1]
     return Parameter(
         sizes=sizes,
         strides=strides,
-        element_bytes=ELEMENT_BYTES[parameter.dtype],
-        dtype=parameter.dtype,
+        element_bytes=ELEMENT_BYTES[dtype],
+        dtype=dtype,
     )

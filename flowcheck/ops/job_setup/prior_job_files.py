@@ -84,7 +84,8 @@ def _write_stated_start(run: RunDir, config: JobConfig) -> None:
 
         assert sharded.mesh is not None, "checked when the file was read"
         with atomic_path(run.stated_start) as place:
-            write_start_weights(sharded.factory, sharded.mesh, sharded.shard, sharded.seed, place)
+            which = sharded.mesh, sharded.own_shard
+            write_start_weights(sharded.factory, *which, sharded.seed, place)
     elif model.seed is not None:
         from flowcheck.replica.sharding.seeded_weights import write_seeded_weights
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.file_audits import RESTORE_DOUBTED
+from flowcheck.findings.catalog.hybrid_jobs import ONE_SHARD, SHARD_NOT_WHOLE
 from flowcheck.findings.catalog.refused_restores import TEMPLATE_IS_A_FOLDER
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import file_growth_bar
@@ -22,6 +23,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_groups
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import DEFAULT_FILE_FORMAT, write
+from flowcheck.vault.checkpoint_formats.format_registry import SHARD_FORMATS
 from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
@@ -70,6 +72,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     with found_step(source, in_place=template is None) as here:
         found = here.with_files(request.also)
         refuse_doubted(found, despite_audit=request.despite_audit)
+        refuse_shard(found, None if template is not None else form)
         audited = audit_history_of(chain).equal_step if chain is not None else None
         auditable = chain is not None and _applied(chain, found.snapshot.step)
         if template is not None:
@@ -102,6 +105,15 @@ def refuse_doubted(found: FoundStep, *, despite_audit: bool) -> None:
     doubt = doubt_among(found.assumed)
     if doubt is not None and not despite_audit:
         raise StateError(RESTORE_DOUBTED(step=found.snapshot.step, why=doubt))
+
+
+def refuse_shard(found: FoundStep, form: str | None) -> None:
+    """Raises StateError if the step is one shard of a model, and the form is one of whole models.
+    form: name of the format; None: a filled template."""
+    shard = next((one for one in found.assumed if one.is_any_of(ONE_SHARD)), None)
+    if shard is not None and form not in SHARD_FORMATS:
+        named = form or "a template"
+        raise StateError(SHARD_NOT_WHOLE(form=named, formats=SHARD_FORMATS, **shard.arguments))
 
 
 def _applied(chain: RunDir, step: Step) -> bool:

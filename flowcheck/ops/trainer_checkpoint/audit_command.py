@@ -226,9 +226,10 @@ def read_checkpoint_template(
     """Reads a checkpoint of the trainer as a template for the replica of a run. may_be_rounded: it
     is only compared, so that its model may be saved in half precision. Raises ConfigError if there
     is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its step."""
-    where.settings()
+    cuts = where.settings().model.cuts
     layout, optimizer = _layout_and_steps(where)[0], optimizer_of_run(where)
-    template = template_for(file, layout, optimizer, step, may_be_rounded=may_be_rounded)
+    more = {"may_be_rounded": may_be_rounded}
+    template = template_for(file, layout, optimizer, step, cuts=cuts, **more)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     if step is not None and template.tells_step and template.step != step:

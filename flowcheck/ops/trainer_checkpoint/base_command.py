@@ -217,7 +217,7 @@ def verified_base(
     place in the log is known. Raises StateError if neither is true."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
-    template = template_for(file, layout, config.optimizer)
+    template = template_for(file, layout, config.optimizer, cuts=config.model.cuts)
     check_settings(template, config.optimizer, layout, str(file))
     job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)
@@ -251,7 +251,8 @@ def _placed(
     first, last = logged_step_range(where, config, known_training(where).gradient_bytes)
     if place.later_checkpoint is not None:
         assert config.optimizer is not None
-        later = template_for(place.later_checkpoint, layout, config.optimizer)
+        cuts = config.model.cuts
+        later = template_for(place.later_checkpoint, layout, config.optimizer, cuts=cuts)
         after = gradient_log_position.steps_until_checkpoint(where, config, layout, base, later)
         how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.later_checkpoint)
         if place.after in (None, after):

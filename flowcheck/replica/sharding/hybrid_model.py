@@ -20,6 +20,8 @@ class HybridParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Dimension that it is cut along."""
     shard_shape: tuple[int, ...]
     """Of one shard rank's part with its padding."""
+    start: int
+    """Where in `dim` this rank's part begins."""
     own_shape: tuple[int, ...]
     """The same without padding; a dimension of 0 where this rank holds nothing of it."""
     dtype: str

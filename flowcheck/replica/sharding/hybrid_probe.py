@@ -44,7 +44,7 @@ def write_start_weights(
     factory: str, mesh: tuple[int, int], shard: int, seed: int, place: Path
 ) -> None:
     """Writes what that shard's parameters are behind `torch.manual_seed(seed)` and the factory:
-    each with its padding, back to back in registration order, each in index order. Raises
+    without padding, back to back in registration order, each in index order. Raises
     ConfigError."""
     run_probe(MODULE, factory, *map(str, (*mesh, shard, seed, place)))
 
@@ -115,7 +115,7 @@ def _model_of(model: Any, mesh: tuple[int, int], shard: int) -> HybridModel:
         for param in own:
             key = id(param.sharded_param)
             param.init_dtype_attrs(group.mp_policy)
-            pieces[number[key]] = _parameter_of(param, trained[key])
+            pieces[number[key]] = _parameter_of(param, trained[key], shard)
             sent = param.reduce_dtype or param.param_dtype or param.orig_dtype
             kinds.add((_name_of(param.orig_dtype), _name_of(sent)))
         if own:
@@ -154,7 +154,7 @@ def _check_mesh(group: Any, mesh: tuple[int, int]) -> None:
         )
 
 
-def _parameter_of(param: Any, name: str) -> HybridParameter:
+def _parameter_of(param: Any, name: str, shard: int) -> HybridParameter:
     dim = param.fsdp_placement.dim
     # Other dimensions than the first must divide evenly: nothing is padded there.
     padded = param.padded_sharded_param_size if dim == 0 else param.sharded_size
@@ -165,6 +165,7 @@ def _parameter_of(param: Any, name: str) -> HybridParameter:
         shape=tuple(param._orig_size),
         dim=dim,
         shard_shape=tuple(padded),
+        start=min(shard * padded[dim], param._orig_size[dim]),
         own_shape=tuple(param.sharded_size),
         dtype=_name_of(param.sharded_param.dtype),
     )
@@ -191,18 +192,13 @@ def _name_of(dtype: Any) -> str:
 
 
 def _write(model: Any, place: Path) -> None:
-    """Each trainable parameter's part of this rank, with zeros where it is padded."""
+    """Each trainable parameter's part of this rank."""
     import torch
 
-    parts = {
-        id(p.sharded_param): _parameter_of(p, "") for g in _groups_of(model) for p in g.fsdp_params
-    }
     with place.open("wb") as file:
         for parameter in (p for p in model.parameters() if p.requires_grad):
-            own = parameter.detach().to_local()
-            whole = torch.zeros(parts[id(parameter)].shard_shape, dtype=own.dtype)
-            whole[tuple(slice(0, size) for size in own.shape)] = own
-            file.write(whole.reshape(-1).view(torch.uint8).numpy().data)
+            own = parameter.detach().to_local().contiguous()
+            file.write(own.reshape(-1).view(torch.uint8).numpy().data)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.catalog.hybrid_jobs import PADDING_NOT_ZERO
 from flowcheck.findings.catalog.lost_steps import (
     NO_USED_MAP,
     UNUSED_IN_ONE_BACKWARD,
@@ -30,13 +31,14 @@ UsedMask = NDArray[np.bool_] | None
 
 
 class UnusedParameterMap:
-    """Splits the bytes of an iteration into gradient and map, for one job."""
+    """Splits the bytes of an iteration into gradient and map, for one job; and the padding of
+    hybrid sharding off."""
 
     def __init__(self, job: TrainingFacts, backwards: int) -> None:
         """backwards: all-reduced backward passes per step of the trainer."""
         own = job.reduced[: job.map_index]
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
-        self._mapped = job.has_usage_map
+        self._mapped, self._padded = job.has_usage_map, bool(job.padding)
         self.joined = job.awaits_base
         self._never = np.isin(np.arange(len(own)), job.unused_parameters)
         self._ranks = max(job.communicator_ranks, default=0)
@@ -52,7 +54,8 @@ class UnusedParameterMap:
         """(gradient, [parameters] bool) of an iteration's bytes as the shard has them."""
         if self._mapped:
             return whole[: self.gradient_bytes], self._counts(whole) > 0
-        return whole, ~self._never if self._never.any() else None
+        gradient = whole[: self.gradient_bytes] if self._padded else whole
+        return gradient, ~self._never if self._never.any() else None
 
     def problem(self, whole: NDArray[np.uint8]) -> Finding | None:
         """What in an iteration contradicts that unused parameters have no gradient; None: nothing
@@ -61,6 +64,8 @@ class UnusedParameterMap:
             counts = self._counts(whole)
             if not counts.any() or counts.min() < 0 or counts.max() > self._ranks:
                 return NO_USED_MAP()
+        if self._padded and whole[self.gradient_bytes :].any():
+            return PADDING_NOT_ZERO()
         _, used = self.split(whole)
         for index in np.flatnonzero(~used) if used is not None else ():
             start, stop = self._bounds[index]

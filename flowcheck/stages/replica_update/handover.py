@@ -217,9 +217,10 @@ class Handover:
             return _Comparison(None, error.finding)
         if layout != replica.layout:
             return _Comparison(None, OTHER_PARAMETERS())
-        if (job.has_usage_map, job.unused_parameters) != (
+        if (job.has_usage_map, job.unused_parameters, job.padding) != (
             known.has_usage_map,
             known.unused_parameters,
+            known.padding,
         ):
             return _Comparison(None, OTHERWISE_USED())
         if job.awaits_base:

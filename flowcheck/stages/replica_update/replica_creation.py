@@ -10,6 +10,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.findings.catalog.distributed_optimizers import FUSED_PARTS, NORM_ORDER
+from flowcheck.findings.catalog.hybrid_jobs import ONE_SHARD
 from flowcheck.findings.catalog.replica_update_notes import (
     NAME_COUNT,
     START_LACKS_BYTES,
@@ -112,6 +113,8 @@ def open_replica(
         say(whole(job.communicator_ranks[0]))
         for found in _zero_assumptions(config, optimizer):
             add_assumption(run, found)
+    if config.sharded is not None and (of := config.sharded.one_of_shards) is not None:
+        add_assumption(run, ONE_SHARD(shard=of[0], shards=of[1]))
     if other := other_job_finding(config.ring_orders, job.communicator_ranks):
         say(other)
     if placing is not None:

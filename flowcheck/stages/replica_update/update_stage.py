@@ -163,7 +163,7 @@ class UpdateService:
         records = StepLog(run, self._config, replica)
         waiting = BaseWait(run, self._config, source.gradient_bytes)
         alone, behind = (
-            placing is None and not known.may_skip_parameters,
+            placing is None and not known.may_skip_parameters and not job.padding,
             int(bool(self._config.together)),
         )
         ahead = EarlyStep(replica, source.partial, alone=alone, earlier_steps=behind)

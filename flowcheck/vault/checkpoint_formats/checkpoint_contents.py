@@ -18,6 +18,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import checkpoint_options as options
 from flowcheck.findings.catalog import restored_state as gaps
 from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.catalog.hybrid_jobs import ONE_SHARD
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.checkpoint_save import numbers_of
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
@@ -120,6 +121,7 @@ class CheckpointContents:
         told = []
         if self.trainer_state.optimizer is None:
             told.append(gaps.NO_OPTIMIZER_STATE(self.trainer_state.step))
+        told += [one for one in self.trainer_state.assumed if one.is_any_of(ONE_SHARD)]
         if self.trainer_state.older:
             told.append(gaps.EARLIER_PARAMETERS(len(self.trainer_state.older)))
         if self.trainer_state.tainted:

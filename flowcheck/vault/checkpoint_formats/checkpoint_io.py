@@ -57,6 +57,8 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
     read_template,
     stated_names,
 )
+from flowcheck.vault.trainer_checkpoint.shard_of_checkpoint import cut_to_shards
+from flowcheck.wire.training_job.operator_statements import ShardCut
 
 DEFAULT_FILE_FORMAT = "torch"
 """Format of a file that no format recognises. Its reader says what the file is instead."""
@@ -214,11 +216,15 @@ def template_for(
     step: Step | None = None,
     *,
     may_be_rounded: bool = False,
+    cuts: Sequence[ShardCut] = (),
 ) -> CheckpointTemplate:
     """Reads a template as `load_template` does, with the parameter order and names that the job
-    states. rule: the stated optimizer."""
+    states. rule: the stated optimizer. cuts: [parameter] the part of it that the replica has; ():
+    all of each."""
     order, names = optimizer_numbering(rule, layout), stated_names(layout)
-    return load_template(path, layout, names, step, order, may_be_rounded=may_be_rounded)
+    tree = cut_to_shards(read(path), names, cuts) if cuts else read(path)
+    more = {"may_be_rounded": may_be_rounded}
+    return read_template(tree, layout, names, str(path), step, order, **more)
 
 
 def detect_format(path: Path) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # torch stays out
 PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
 """The parts of a checkpoint. Each format has a place for some of them."""
 
+SHARD_FORMATS = ("flowcheck", "torch", "safetensors")
+"""Formats that may hold one shard of a model: nothing that loads them takes it for all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:

@@ -235,6 +235,7 @@ class HasGradientSizes:
 
     __slots__ = ()
     parameters: tuple[Parameter, ...]
+    padding: tuple[Parameter, ...]
     gradient_element_bytes: int
     has_usage_map: bool
     buffer_broadcasts: tuple[BufferBroadcast, ...]
@@ -246,16 +247,16 @@ class HasGradientSizes:
 
     @property
     def reduced(self) -> tuple[Parameter, ...]:
-        """The parameters with the dtype in which gradients are reduced; last, the map of used
-        parameters if the job has one."""
-        own = as_reduced(self.parameters, self.gradient_element_bytes)
+        """The parameters with the dtype in which gradients are reduced, and the padding with it;
+        last, the map of used parameters if the job has one."""
+        own = as_reduced((*self.parameters, *self.padding), self.gradient_element_bytes)
         used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
         return (*own, used) if self.has_usage_map else own
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of the flat gradient as it is reduced, in registration order, and of the map of
-        used parameters after it."""
+        """Bytes of the flat gradient as it is reduced, in registration order, and of the padding
+        and the map of used parameters after it."""
         return sum(parameter.nbytes for parameter in self.reduced)
 
     @property
@@ -287,6 +288,10 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     """Collectives of iteration 0 and of what follows it once, before the repeating part."""
     each: tuple[CollectiveOp, ...]
     """Collectives of one later iteration; they repeat."""
+    padding: tuple[Parameter, ...] = ()
+    """Zeros that the trainer sums among its gradients, each shaped like what it fills up: hybrid
+    sharding pads the parts of parameters. In buckets their indices follow the parameters'; in the
+    flat gradient they lie behind all gradients."""
     gradient_element_bytes: int = 0
     """Bytes per element of the dtype to which a communication hook casts gradients; 0: no cast."""
     has_usage_map: bool = msgspec.field(default=False, name="mapped")

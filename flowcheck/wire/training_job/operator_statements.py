@@ -81,6 +81,19 @@ class StatedTensor(msgspec.Struct, frozen=True, kw_only=True):
     buffer: bool = False
 
 
+class ShardCut(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard of a parameter, as torch's fully_shard cuts it."""
+
+    whole: tuple[int, ...]
+    """Shape of the whole parameter."""
+    dim: int
+    """Dimension that it is cut along."""
+    start: int
+    """First place of the shard in that dimension."""
+    size: int
+    """Places that it has; 0 where the shard holds nothing of the parameter."""
+
+
 class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's statements about one job."""
 
@@ -92,9 +105,12 @@ class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
     order: tuple[int, ...] = ()
     """Parameter indices in the order in which their gradients are all-reduced, one by one or in
     flat buffers; (): not stated."""
+    padding: tuple[Parameter, ...] = ()
+    """Zeros that stand among the gradients of `groups`."""
     groups: tuple[tuple[int, ...], ...] = ()
     """[all-reduce of an iteration] parameter indices in their order in the tensor, for a trainer
-    whose own code tells what it sums together, in whatever order; (): not stated."""
+    whose own code tells what it sums together, in whatever order; (): not stated. Indices of
+    `padding` follow those of `parameters`."""
     gradient_element_bytes: int = 0
     """Bytes per element of the dtype that gradients are summed in; 0: their parameters' own."""
     weights_unsent: bool = False

@@ -30,6 +30,7 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     """Parameters with gradients in registration order, which is the order of the flat gradient."""
     communicator_ranks: tuple[int, ...]
     """[communicator] number of ranks; the first is the data-parallel world size."""
+    padding: tuple[Parameter, ...] = ()
     gradient_element_bytes: int = 0
     has_usage_map: bool = msgspec.field(default=False, name="mapped")
     unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
@@ -52,6 +53,7 @@ def without_connections(job: LearnedJob) -> TrainingSpec:
     return TrainingSpec(
         kind=job.kind,
         parameters=job.parameters,
+        padding=job.padding,
         communicator_ranks=job.communicator_ranks,
         gradient_element_bytes=job.gradient_element_bytes,
         has_usage_map=job.has_usage_map,

@@ -1,7 +1,9 @@
-"""Training under torch's fully_shard over a mesh (replicas, 1); rank 0 tells what it holds.
+"""Training under torch's fully_shard over a mesh (replicas, shards); the ranks of the first replica
+tell what they hold, in a file each where there are several.
 
 Arguments: the account's name; then words: bf16 (computed in it, summed in float32), half (summed in
-bfloat16 too), blocks (layers of one size), small, sgd, clip, accumulate, sum (sums are divided
+bfloat16 too), blocks (layers of one size), small, rails (two shards of each replica, of odd sizes,
+one of them empty), sgd, clip, accumulate, sum (sums are divided
 behind), slow (each step takes a while). In the environment: save (after that step a DCP folder,
 beside the account), load (a folder to go on from), steps (it ends after that one).
 """
@@ -33,6 +35,10 @@ def policy(words: tuple[str, ...]) -> MixedPrecisionPolicy:
     return MixedPrecisionPolicy()
 
 
+def shards_of(words: tuple[str, ...]) -> int:
+    return 2 if "rails" in words else 1
+
+
 class Blocks(nn.Module):
     """Layers alike behind an embedding, as transformers have them."""
 
@@ -55,6 +61,12 @@ def make(words: tuple[str, ...] = OWN) -> nn.Module:
     if "blocks" in words:
         model = Blocks()
         wrapped = list(model.layers)
+    elif "rails" in words:
+        model = nn.Sequential(
+            nn.Linear(64, 13), nn.ReLU(), nn.Linear(13, 17), nn.ReLU(), nn.Linear(17, 13),
+            nn.LayerNorm(13), nn.Linear(13, 1),
+        )  # fmt: skip
+        wrapped = [model[0], model[2], model[4]]
     elif "small" in words:
         model = nn.Sequential(
             nn.Linear(64, 13), nn.ReLU(), nn.Linear(13, 13), nn.ReLU(), nn.Linear(13, 13),
@@ -67,7 +79,8 @@ def make(words: tuple[str, ...] = OWN) -> nn.Module:
             nn.LayerNorm(83), nn.Linear(83, 9),
         )  # fmt: skip
         wrapped = [model[0], model[2], model[4]]
-    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("r", "s"))
+    shape = dist.get_world_size() // shards_of(words), shards_of(words)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("r", "s"))
     for layer in wrapped:
         fully_shard(layer, mesh=mesh, mp_policy=policy(words))
     fully_shard(model, mesh=mesh, mp_policy=policy(words))
@@ -92,6 +105,14 @@ def blocks() -> nn.Module:
 
 def small() -> nn.Module:
     return make(("small", "bf16"))
+
+
+def rails() -> nn.Module:
+    return make(("rails",))
+
+
+def rails_bf16() -> nn.Module:
+    return make(("rails", "bf16"))
 
 
 def summed() -> nn.Module:
@@ -120,7 +141,7 @@ def main() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    begin = 0
+    begin, shards = 0, shards_of(OWN)
     if folder := TOLD.get("load"):
         parameters, state = get_state_dict(model, optimizer)
         tree = {"model": parameters, "optimizer": state, "step": 0}
@@ -142,7 +163,8 @@ def main() -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
         optimizer.step()
         whole = {p: own(p.detach()).requires_grad_() for p in model.parameters()}
-        account(step, whole.values(), Told(optimizer, whole))
+        told = {"ring": dist.get_rank(), "writes": dist.get_rank() < 2} if shards > 1 else {}
+        account(step, whole.values(), Told(optimizer, whole), **told)
         if step == int(TOLD.get("save", 0)):
             parameters, state = get_state_dict(model, optimizer)
             tree = {"model": parameters, "optimizer": state, "step": step}

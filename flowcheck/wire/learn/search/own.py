@@ -43,6 +43,7 @@ def _read_again(
         if found is not None:
             loop, named = found
             told = replace(reading, found=named)
-            habits = habits_of(loop, parameters, stated.gradient_element_bytes)
+            summed = (*parameters, *stated.padding)
+            habits = habits_of(loop, summed, stated.gradient_element_bytes)
             return replace(known, cuts=told, habits=habits)
     return None

@@ -25,7 +25,8 @@ def grouped_loop(
 ) -> tuple[Loop, tuple[Cut, ...]] | None:
     """The order of the stated groups, and `cuts` with their sums named; None where no iteration
     has their sizes, or where sizes on the wire leave open which of two groups one is."""
-    reduced = as_reduced(stated.parameters, stated.gradient_element_bytes)
+    summed = (*stated.parameters, *stated.padding)
+    reduced = as_reduced(summed, stated.gradient_element_bytes)
     groups = [[reduced[i] for i in group] for group in stated.groups]
     reduces = [i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE]
     fits = [_fitting(cuts[i], groups, ring) for i in reduces[: MOST_BEFORE + len(groups)]]
