@@ -125,9 +125,8 @@ def test_a_gradient_of_one_element_is_a_sum_of_its_own_where_every_gradient_is()
     assert found.job is not None
     assert [len(bucket) for bucket in found.job.buckets] == [1] * 8
     told = [c.sha256 for c in found.collectives if c.meaning == BUCKET]
-    assert (
-        len(told) == 48 and told[:40] == sums[:40]
-    )  # of the last iteration the smallest have no hash
+    # Of the last iteration the smallest have no hash.
+    assert len(told) == 48 and told[:40] == sums[:40]
     assert any(one.is_any_of(OTHER_ORDER_FITS) for one in found.job.assumed)
 
 
