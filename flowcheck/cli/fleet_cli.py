@@ -1,4 +1,4 @@
-"""`flowcheck fleet plan`: its arguments and help."""
+"""`flowcheck fleet plan` and `figures`: their arguments and help."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ app = CommandApp(
 
 * `flowcheck fleet plan --nodes 16 --replication-factor 2` - the exact probability for any number of
   nodes lost
+
+* `flowcheck fleet figures --svg gemini.svg` - Gemini's figures on placement and recovery, computed
 """,
 )
-
-
-@app.callback()
-def fleet() -> None:
-    """Keeps `plan` a command of its own while it is the only one."""
 
 
 @app.command(epilog=MORE)
@@ -45,7 +42,7 @@ def plan(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="group, ring, mixed or jump; default: group where copies divide the nodes, else "
+            help="One of group, ring, mixed, jump; default: group where copies divide the nodes, else "
             "mixed."
         ),
     ] = None,
@@ -64,6 +61,10 @@ def plan(
     lost: Annotated[
         list[int] | None,
         typer.Option(metavar="F", help="Tell of F nodes lost together; repeatable."),
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a drawing: survival against nodes lost."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -96,4 +97,20 @@ def plan(
         parity_blocks=parity_blocks,
     )
     asked = FleetRequest(file=file, nodes=nodes, stated=stated, lost=tuple(lost or ()))
-    raise typer.Exit(verb.run(asked, as_json=as_json))
+    raise typer.Exit(verb.run(asked, svg=svg, as_json=as_json))
+
+
+@app.command(epilog=MORE)
+def figures(
+    svg: Annotated[Path, typer.Option(metavar="FILE", help="File for the drawing.")],
+    as_json: Json = False,
+) -> None:
+    """Draw figures 9, 11 and 14 of the Gemini paper from its formulas, and exact values beside.
+
+    Exit code 0: drawn; 2: the file cannot be written, or is no picture.
+
+    Example: `flowcheck fleet figures --svg gemini.svg`
+    """
+    from flowcheck.ops.fleet import fleet_plan_command as verb
+
+    raise typer.Exit(verb.draw_figures(svg, as_json=as_json))

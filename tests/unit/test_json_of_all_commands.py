@@ -24,6 +24,7 @@ REFUSED = {
     "base": ["NONE", "--run", "NONE"],
     "doctor": ["--need-gib", "-1"],
     "down": ["--run", "NONE"],
+    "fleet figures": ["--svg", "NONE/x.svg"],
     "fleet plan": ["NONE"],
     "lab cost": ["--hosts", "1"],
     "lab down": ["--name", "a/b"],
