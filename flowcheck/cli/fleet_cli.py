@@ -42,8 +42,8 @@ def plan(
     strategy: Annotated[
         str | None,
         typer.Option(
-            help="One of group, ring, mixed, jump; default: group where copies divide the nodes, else "
-            "mixed."
+            help="One of group, ring, mixed, jump; default: group where copies divide the nodes, "
+            "else mixed."
         ),
     ] = None,
     replication_factor: Annotated[
