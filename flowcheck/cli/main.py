@@ -12,6 +12,7 @@ import typer
 
 from flowcheck import __version__
 from flowcheck.cli import checkpoint_cli as cli_steps
+from flowcheck.cli import fleet_cli as cli_fleet
 from flowcheck.cli import plan_cli as cli_plan
 from flowcheck.cli import plan_loss_cli as cli_plan_loss
 from flowcheck.cli import ports_cli as cli_ports
@@ -189,6 +190,7 @@ First steps:
 )
 app.add_typer(lab_cli.app, name="lab")
 app.add_typer(cli_switch.app, name="switch")
+app.add_typer(cli_fleet.app, name="fleet")
 
 
 @app.command(epilog=read_on("flowcheck/wire/README.md"))

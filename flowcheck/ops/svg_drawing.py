@@ -15,6 +15,7 @@ from flowcheck.stages.privilege.output_delivery import is_picture
 LINE_HEIGHT = 17
 """Height of a line of words."""
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
+ElementTree.register_namespace("", SVG_NAMESPACE)  # a picture begins with <svg (is_picture)
 STYLE = (
     "text{font-family:sans-serif;font-size:13px;fill:#000}"
     ".mono{font-family:monospace;font-size:12px}.title{font-size:16px;font-weight:bold}"

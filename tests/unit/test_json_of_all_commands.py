@@ -13,7 +13,7 @@ from test_remedies import COMMANDS
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 CAPTURE = DATA / "two-ranks-ll.pcapng"
-GROUPS = {"", "switch", "lab"}
+GROUPS = {"", "switch", "lab", "fleet"}
 VERBS = sorted(COMMANDS.keys() - GROUPS)
 RATES = ["--source-gbps", "1", "--monitor-gbps", "1"]
 PLANNED = ["--set", "in_features=8", "--set", "out_features=8"]
@@ -24,6 +24,8 @@ REFUSED = {
     "base": ["NONE", "--run", "NONE"],
     "doctor": ["--need-gib", "-1"],
     "down": ["--run", "NONE"],
+    "fleet figures": ["--svg", "NONE/x.svg"],
+    "fleet plan": ["NONE"],
     "lab cost": ["--hosts", "1"],
     "lab down": ["--name", "a/b"],
     "lab record": ["--out", "NONE", "--hosts", "1"],
@@ -86,6 +88,7 @@ def test_an_error_is_one_object_on_stderr(verb: str, tmp_path: Path) -> None:
         ["analyze", CAPTURE],
         ["plan", "torch.nn:Linear", *PLANNED, "--world", "2"],
         ["plan-loss", "--gradient-bytes", "1e6", "--simulate", "10"],
+        ["fleet", "plan", "--nodes", "7"],
         ["ports", DATA / "ports" / "sixteen-nodes.toml"],
         ["switch", "list"],
         ["switch", "render", "--os", "eos", "--source", "Ethernet1/1", "--monitor", "Ethernet2/1"],

@@ -361,7 +361,7 @@ def _reason(x):
     assert found == set("acdefw"), "B is only an argument of A, and G only a note"
 
 
-COMMAND = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)")
+COMMAND = re.compile(r"\bflowcheck ((?:switch|lab|fleet) [a-z]+|[a-z]+)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHERS = {"--use-distributed-optimizer", "--save", "--system", "--no-iommu"}
 """Megatron-LM's, useradd's, and scripts/bind-nic's."""
@@ -395,6 +395,8 @@ COMMANDS_OF_ROOM = {
     "ops/trainer_checkpoint": ("audit", "base"),
     "ops/mirror_ports": ("ports",),
     "ops/packet_loss": ("plan-loss",),
+    "ops/fleet": ("fleet",),
+    "fleet/": ("fleet",),
     "ops/planning": ("plan",),
     "ops/analysis": ("analyze",),
     "ops/lifecycle": ("up", "replay", "status", "down"),

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "findings": {"findings"},
     "hook": {"hook"},
     "optimizer_rules": {"optimizer_rules", "findings", "_core"},
+    "fleet": {"fleet", "config", "errors", "findings", "untrusted_text"},
     "wire": {"wire", "errors", "findings", "step_numbers"},
     "plane": {
         "plane",
@@ -78,6 +79,7 @@ MAY_IMPORT = {
     },
     "ops": {
         "ops",
+        "fleet",
         "stages",
         "vault",
         "replica",
@@ -97,6 +99,7 @@ MAY_IMPORT = {
 """The lab as a whole may use anything; what it loads inside a trainer may not."""
 NEVER = {
     "optimizer_rules": {"torch", "zmq"},
+    "fleet": {"torch", "zmq"},
     "wire": {"torch", "zmq"},
     "plane": {"torch", "zmq"},
     "lab": {"zmq"},
@@ -195,7 +198,7 @@ def uses_in(room: Path, dotted: str) -> dict[str, set[str]]:
     return uses
 
 
-@pytest.mark.parametrize("room", ["ops", "vault", "replica", "plane", "wire", "stages"])
+@pytest.mark.parametrize("room", ["ops", "fleet", "vault", "replica", "plane", "wire", "stages"])
 def test_parts_of_a_room_import_one_another_one_way_only(room: str) -> None:
     graphlib.TopologicalSorter(uses_in(PACKAGE / room, f"flowcheck.{room}")).prepare()
 

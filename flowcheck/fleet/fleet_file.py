@@ -1,0 +1,92 @@
+"""The fleet file (TOML) of `flowcheck fleet plan`: nodes with their failure domains, and how shards
+are kept."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowcheck.config.config_decoding import ConfigSection, convert
+from flowcheck.config.setting_line import naming_file_and_line
+from flowcheck.errors import ConfigError, MissingFileError
+from flowcheck.findings.catalog.fleet_plan import DOMAIN_MISSING, FILE_TOO_LARGE, NODE_TWICE
+from flowcheck.findings.catalog.general_errors import FILE_MISSING
+from flowcheck.findings.catalog.refused_settings import NOT_TOML, UNREADABLE
+from flowcheck.fleet.copy_placement import Strategy
+from flowcheck.untrusted_text import decode_text, folder_problem
+
+MOST_FILE_BYTES = 1 << 20
+"""A choice: 1,024 nodes take some 100 KiB."""
+DOMAIN_KINDS = ("rack", "power", "switch")
+
+
+class NodeConfig(ConfigSection, frozen=True, kw_only=True):
+    """[[node]]: a machine that keeps parts of shards."""
+
+    name: str
+    rack: str | None = None
+    power: str | None = None
+    """Feed that it hangs on."""
+    switch: str | None = None
+
+
+class RedundancyConfig(ConfigSection, frozen=True, kw_only=True):
+    """[redundancy]: copies, with the names of Megatron-LM's options, or an erasure code."""
+
+    strategy: Strategy | None = None
+    replication_factor: int | None = None
+    """Copies of a shard, its own included."""
+    replication_jump: int | None = None
+    """Nodes from one copy to the next."""
+    data_blocks: int | None = None
+    parity_blocks: int | None = None
+
+
+class FleetConfig(ConfigSection, frozen=True, kw_only=True):
+    """The fleet file."""
+
+    node: tuple[NodeConfig, ...] = ()
+    redundancy: RedundancyConfig = RedundancyConfig()
+
+    def labels(self) -> dict[str, Sequence[str]]:
+        """{kind of domain that the file states: [node] its domain}. Raises ConfigError where some
+        of the nodes do not state one that others do."""
+        found: dict[str, Sequence[str]] = {}
+        for kind in DOMAIN_KINDS:
+            each = [getattr(node, kind) for node in self.node]
+            stated = [name for name in each if name is not None]
+            if stated and len(stated) < len(each):
+                at = each.index(None)
+                key = f"node[{at}].{kind}"
+                raise ConfigError(key, None, DOMAIN_MISSING(len(stated)))
+            if stated:
+                found[kind] = stated
+        return found
+
+
+def load_fleet(path: Path) -> FleetConfig:
+    """Reads and checks a fleet file. Raises ConfigError that names the key and what it must be."""
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise ConfigError("FILE", str(path), FILE_TOO_LARGE(MOST_FILE_BYTES))
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFileError(FILE_MISSING(key="fleet file", file=path)) from error
+    except OSError as error:
+        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
+        raise ConfigError("FILE", str(path), why) from error
+    text = decode_text("FILE", path, content, ending=".toml")
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
+    with naming_file_and_line(path, FleetConfig):
+        config = convert(tree, FleetConfig)
+        names = set[str]()
+        for at, node in enumerate(config.node):
+            if node.name in names:
+                raise ConfigError(f"node[{at}].name", node.name, NODE_TWICE())
+            names.add(node.name)
+        config.labels()
+        return config

@@ -1,0 +1,1 @@
+"""`flowcheck fleet`: plans on paper for several checkpoint nodes."""
