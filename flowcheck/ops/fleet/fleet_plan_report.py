@@ -78,9 +78,12 @@ def _head(plan: FleetPlan) -> list[str]:
         if redundancy.needed == 1
         else f"each shard in {redundancy.parts} blocks, of which any {redundancy.needed} rebuild it"
     )
+    always = plan.survival.always
+    some = {0: "No node", 1: "Any one node"}.get(always, f"Any {always:,} nodes together")
+    ends = ": every shard survives" if always else " without losing a shard"
     return [
         f"{placement.nodes:,} nodes, {kept}; strategy {placement.strategy.value}",
-        f"Any {plan.survival.always:,} nodes may be lost together: every shard survives.",
+        f"{some} may be lost{ends}.",
     ]
 
 
