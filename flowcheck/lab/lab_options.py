@@ -67,8 +67,8 @@ Algo = Annotated[
     typer.Option(
         "--algo",
         "--algorithm",
-        help="Algorithm of all-reduces: Ring (default), Tree (of --hosts 3 and more, or of "
-        "--gpus-per-host 2 and more) or NVLSTree.",
+        help="Algorithm of all-reduces: Ring (default), Tree (of 3 hosts, or of 2 GPUs a host) or "
+        "NVLSTree.",
     ),
 ]
 TreeBelow = Annotated[
