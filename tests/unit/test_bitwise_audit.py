@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.refused_as import refused_as
 
-from flowcheck.config import OptimizerConfig
+from flowcheck.config import ModelConfig, OptimizerConfig
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.catalog.base_checkpoints import STEP_UNKNOWN
 from flowcheck.findings.catalog.replica_state_errors import OTHER_DIGEST_LOG
@@ -110,7 +111,7 @@ def test_an_optimizer_that_keeps_nothing_tells_no_step(
     settings = OptimizerConfig(name="sgd", learning_rate=0.1)
     values = torch.cat([p.detach().reshape(-1) for p in net.parameters()]).numpy()
     Replica.create(run.replica, layout, settings, values).close()
-    monkeypatch.setattr(RunDir, "settings", lambda _: None)
+    monkeypatch.setattr(RunDir, "settings", lambda _: SimpleNamespace(model=ModelConfig()))
     monkeypatch.setattr(verb, "optimizer_of_run", lambda _: settings)
     with refused_as(STEP_UNKNOWN):
         verb.read_checkpoint_template(run, tmp_path / "a.pt")

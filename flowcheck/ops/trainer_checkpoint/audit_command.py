@@ -228,8 +228,7 @@ def read_checkpoint_template(
     is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its step."""
     cuts = where.settings().model.cuts
     layout, optimizer = _layout_and_steps(where)[0], optimizer_of_run(where)
-    more = {"may_be_rounded": may_be_rounded}
-    template = template_for(file, layout, optimizer, step, cuts=cuts, **more)
+    template = template_for(file, layout, optimizer, step, may_be_rounded=may_be_rounded, cuts=cuts)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     if step is not None and template.tells_step and template.step != step:

@@ -223,8 +223,7 @@ def template_for(
     all of each."""
     order, names = optimizer_numbering(rule, layout), stated_names(layout)
     tree = cut_to_shards(read(path), names, cuts) if cuts else read(path)
-    more = {"may_be_rounded": may_be_rounded}
-    return read_template(tree, layout, names, str(path), step, order, **more)
+    return read_template(tree, layout, names, str(path), step, order, may_be_rounded=may_be_rounded)
 
 
 def detect_format(path: Path) -> str:
