@@ -288,8 +288,8 @@ ONE_SHARD_NOT_PER_ELEMENT = Entry(
     "setting.one_shard_not_per_element",
     "has steps in which what becomes of an element may depend on others, and the mirrored port "
     "carries one of {shards} shards",
-    remedy="Use an optimizer that steps each element by itself, without a loss scale; or train with "
-    "a mesh (N, 1).",
+    remedy="Use an optimizer that steps each element by itself, without a loss scale; or train "
+    "with a mesh (N, 1).",
 )
 ONE_SHARD_FORMAT = Entry(
     "setting.one_shard_format",
