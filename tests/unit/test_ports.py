@@ -173,9 +173,11 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
     found = choose(tmp_path, layout(algorithm="both"))
     assert words(found) == ["Ethernet1:rx", "Ethernet1:tx"]
     with refused_as(
-        ALGORITHM_RANKS, kind=ConfigError, algorithm="trees", least=3, most=16, nodes=3
+        ALGORITHM_RANKS, kind=ConfigError, algorithm="trees", least=3, most=16, nodes=2
     ):
         choose(tmp_path, layout(nodes=2, algorithm="tree"))
+    found = choose(tmp_path, layout(nodes=2, gpus=2, algorithm="tree"))
+    assert words(found) == ["Ethernet1:rx", "Ethernet1:tx"]
 
 
 def eight_gpus(nodes: int, nics: int = 8, **more: object) -> dict[str, object]:
