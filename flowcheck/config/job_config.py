@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,9 @@ from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
+from flowcheck.config.toml_file import read_toml
 from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig, WatchConfig
-from flowcheck.errors import ConfigError, MissingFileError
-from flowcheck.findings.catalog.general_errors import FILE_MISSING
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
@@ -47,16 +46,13 @@ from flowcheck.findings.catalog.refused_settings import (
     LOGS_OF_ONE_JOB,
     NO_LOGS,
     NO_SOURCE,
-    NOT_TOML,
     ONE_FSDP_JOB,
     OTHER_SCALER,
-    UNREADABLE,
     VERSION,
 )
 from flowcheck.findings.named_run import DEFAULT_RUN
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER, followed_names
 from flowcheck.step_numbers import Step
-from flowcheck.untrusted_text import decode_text, folder_problem
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -224,18 +220,7 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
 
     sources: replace the sources of the file, which may then state none.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFileError(FILE_MISSING(key="job file", file=path)) from error
-    except OSError as error:
-        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
-        raise ConfigError("job file", str(path), why) from error
-    text = decode_text("job file", path, content, ending=".toml")
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError("job file", str(path), NOT_TOML(error)) from error
+    tree = read_toml(path, "job file", "job file")
     if "cable" in tree or "monitor" in tree:
         tables = [f"[[{key}]]" for key in ("cable", "monitor") if key in tree]
         raise ConfigError("job file", str(path), IS_LAYOUT_FILE(tables=tables, file=path))

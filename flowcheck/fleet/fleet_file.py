@@ -3,18 +3,15 @@ are kept."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.config.setting_line import naming_file_and_line
-from flowcheck.errors import ConfigError, MissingFileError
+from flowcheck.config.toml_file import read_toml
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.fleet_plan import DOMAIN_MISSING, FILE_TOO_LARGE, NODE_TWICE
-from flowcheck.findings.catalog.general_errors import FILE_MISSING
-from flowcheck.findings.catalog.refused_settings import NOT_TOML, UNREADABLE
 from flowcheck.fleet.copy_placement import Strategy
-from flowcheck.untrusted_text import decode_text, folder_problem
 
 MOST_FILE_BYTES = 1 << 20
 """A choice: 1,024 nodes take some 100 KiB."""
@@ -67,20 +64,7 @@ class FleetConfig(ConfigSection, frozen=True, kw_only=True):
 
 def load_fleet(path: Path) -> FleetConfig:
     """Reads and checks a fleet file. Raises ConfigError that names the key and what it must be."""
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise ConfigError("FILE", str(path), FILE_TOO_LARGE(MOST_FILE_BYTES))
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFileError(FILE_MISSING(key="fleet file", file=path)) from error
-    except OSError as error:
-        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
-        raise ConfigError("FILE", str(path), why) from error
-    text = decode_text("FILE", path, content, ending=".toml")
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
+    tree = read_toml(path, "fleet file", "FILE", most=(MOST_FILE_BYTES, FILE_TOO_LARGE))
     with naming_file_and_line(path, FleetConfig):
         config = convert(tree, FleetConfig)
         names = set[str]()

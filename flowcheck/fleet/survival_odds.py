@@ -58,6 +58,13 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
         whole = (f for f, count in enumerate(self.surviving_sets) if count < comb(self.nodes, f))
         return next(whole, self.nodes + 1) - 1
 
+    @property
+    def never(self) -> int:
+        """Fewest nodes of which none may be lost together without a shard; all nodes, if that is
+        not so of any number."""
+        sets = self.surviving_sets
+        return next((f for f, count in enumerate(sets) if not count), self.nodes)
+
 
 def survival(placement: Placement) -> Survival:
     """Raises ConfigError where a part of the fleet is too entangled to count."""

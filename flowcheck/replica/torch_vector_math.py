@@ -10,6 +10,8 @@ hundred on a busy machine, as a first step of AdamW that no other process comput
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 FUNCTIONS = (
@@ -20,9 +22,10 @@ FUNCTIONS = (
 """Those that vml.h hands to MKL in one release or another, and their kin."""
 
 
+@cache
 def settle_vector_math() -> None:
-    """Calls each function with one element, by one thread: its kernel is chosen from then on.
-    Changes nothing that the process holds; tens of microseconds when called again."""
+    """Calls each function with one element, by one thread: its kernel is chosen from then on, in
+    forked children too."""
     for dtype in (torch.float32, torch.float64):
         one = torch.ones(1, dtype=dtype)
         for name in FUNCTIONS:

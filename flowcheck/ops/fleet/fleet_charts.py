@@ -24,10 +24,9 @@ Points = tuple[tuple[float, float], ...]
 def plan_chart(plan: FleetPlan) -> Chart:
     """Probability that all shards survive, over the nodes lost, to where none does."""
     counted, placement = plan.survival, plan.placement
-    never = next((f for f, sets in enumerate(counted.surviving_sets) if not sets), placement.nodes)
-    exact = tuple((float(f), float(counted.probability(f))) for f in range(never + 1))
+    exact = tuple((float(f), float(counted.probability(f))) for f in range(counted.never + 1))
     curves: list[tuple[str, Points]] = [("exact", exact)]
-    bounds = [(f, union_bound(placement, f)) for f in range(never + 1)]
+    bounds = [(f, union_bound(placement, f)) for f in range(counted.never + 1)]
     bound = tuple((float(f), float(value)) for f, value in bounds if value is not None)
     if bound:
         curves.append(("Gemini's bound", bound))

@@ -10,7 +10,7 @@ import msgspec
 
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.fleet.fleet_plan_report import as_dict, print_fleet_plan
-from flowcheck.ops.fleet.line_chart import Chart, svg_of_charts
+from flowcheck.ops.fleet.line_chart import svg_of_charts
 from flowcheck.ops.fleet.planned_fleet import FleetRequest, make_fleet_plan
 from flowcheck.ops.svg_drawing import write_picture
 
@@ -22,7 +22,7 @@ def run(asked: FleetRequest, *, svg: Path | None, as_json: bool) -> int:
     if svg is not None:
         from flowcheck.ops.fleet.fleet_charts import plan_chart
 
-        _draw(svg, [plan_chart(plan)])
+        write_picture(svg, svg_of_charts([plan_chart(plan)]))
     if as_json:
         json.dump(as_dict(plan), sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -37,14 +37,10 @@ def draw_figures(svg: Path, *, as_json: bool) -> int:
     from flowcheck.ops.fleet.fleet_charts import gemini_charts
 
     charts = gemini_charts()
-    _draw(svg, charts)
+    write_picture(svg, svg_of_charts(charts))
     if as_json:
         json.dump({"charts": msgspec.to_builtins(charts)}, sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         print_line(f"{svg}: Gemini's figures 9, 11 and 14")
     return 0
-
-
-def _draw(svg: Path, charts: list[Chart]) -> None:
-    write_picture(svg, svg_of_charts(charts))

@@ -139,8 +139,7 @@ def _rows(placement: Placement, counted: Survival, lost: Sequence[int]) -> tuple
     for one in lost:
         if not 0 <= one <= nodes:
             raise ConfigError("--lost", one, FROM_TO(least=0, most=nodes))
-    never = next((f for f, sets in enumerate(counted.surviving_sets) if not sets), nodes)
-    last = min(never, counted.always + ROWS_DEFAULT)
+    last = min(counted.never, counted.always + ROWS_DEFAULT)
     return tuple(
         LossRow(lost=f, exact=counted.probability(f), bound=union_bound(placement, f))
         for f in sorted(set(lost)) or range(counted.always, last + 1)

@@ -38,8 +38,9 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     assert sharded.mesh is not None, "checked when the file was read"
     assert config.optimizer is not None, "checked when the file was read"
     _check_alone(config.model)
-    if sharded.mesh[1] > 1:
-        _check_one_shard(config, config.optimizer, sharded.mesh[1])
+    one = sharded.one_of_shards
+    if one is not None:
+        _check_one_shard(config, config.optimizer, one[1])
     made = probe_hybrid_model(sharded.factory, sharded.mesh, sharded.own_shard)
     for parameter in made.parameters:
         if parameter.dtype not in ELEMENT_BYTES:
@@ -52,7 +53,7 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
         gradient_dtype=made.reduce_dtype,
         padding=padding,
         groups=groups,
-        cuts=tuple(map(_cut_of, made.parameters)) if sharded.mesh[1] > 1 else (),
+        cuts=tuple(map(_cut_of, made.parameters)) if one is not None else (),
     )
     optimizer = _divided(config.optimizer, made, sharded)
     return msgspec.structs.replace(config, model=model, optimizer=optimizer)

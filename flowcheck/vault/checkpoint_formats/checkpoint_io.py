@@ -202,11 +202,13 @@ def load_template(
     order: Sequence[ParameterNumber] | None = None,
     *,
     may_be_rounded: bool = False,
+    cuts: Sequence[ShardCut] = (),
 ) -> CheckpointTemplate:
     """Reads the checkpoint at `path`, in any format, as a template for a replica of this layout.
-    names, step, order, may_be_rounded and errors: see `read_template`."""
-    more = {"may_be_rounded": may_be_rounded}
-    return read_template(read(path), layout, names, str(path), step, order, **more)
+    names, step, order, may_be_rounded and errors: see `read_template`. cuts: [parameter] the part
+    of it that the replica has; (): all of each."""
+    tree = cut_to_shards(read(path), names, cuts) if cuts else read(path)
+    return read_template(tree, layout, names, str(path), step, order, may_be_rounded=may_be_rounded)
 
 
 def template_for(
@@ -219,11 +221,9 @@ def template_for(
     cuts: Sequence[ShardCut] = (),
 ) -> CheckpointTemplate:
     """Reads a template as `load_template` does, with the parameter order and names that the job
-    states. rule: the stated optimizer. cuts: [parameter] the part of it that the replica has; ():
-    all of each."""
+    states. rule: the stated optimizer."""
     order, names = optimizer_numbering(rule, layout), stated_names(layout)
-    tree = cut_to_shards(read(path), names, cuts) if cuts else read(path)
-    return read_template(tree, layout, names, str(path), step, order, may_be_rounded=may_be_rounded)
+    return load_template(path, layout, names, step, order, may_be_rounded=may_be_rounded, cuts=cuts)
 
 
 def detect_format(path: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import tomllib
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert, refuse_unknown_keys
 from flowcheck.config.setting_line import naming_file_and_line
-from flowcheck.errors import ConfigError, MissingFileError
-from flowcheck.findings.catalog.general_errors import FILE_MISSING
+from flowcheck.config.toml_file import read_toml
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_layouts import (
     ALGORITHM_REFUSED,
     AT_MOST,
@@ -45,7 +44,6 @@ from flowcheck.findings.catalog.refused_layouts import (
     WITHIN,
 )
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
-from flowcheck.untrusted_text import decode_text, folder_problem
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
@@ -308,20 +306,10 @@ class ClusterLayout(ConfigSection, frozen=True):
 def load_layout(path: Path) -> ClusterLayout:
     """Reads and checks a layout file. Raises ConfigError that names the key and the accepted
     values."""
-    try:
-        if path.stat().st_size > MOST_FILE_BYTES:
-            raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise MissingFileError(FILE_MISSING(key="layout file", file=path)) from error
-    except OSError as error:
-        why = folder_problem(path, ".toml") or UNREADABLE(error.strerror)
-        raise ConfigError("FILE", str(path), why) from error
-    text = decode_text("FILE", path, content, ending=".toml")
-    try:
-        tree = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
+    tree = read_toml(
+        path, "layout file", "FILE",
+        most=(MOST_FILE_BYTES, TOO_LARGE), unreadable=UNREADABLE, not_toml=NOT_TOML,
+    )  # fmt: skip
     if of_job := [f"[{key}]" for key in ("source", "optimizer", "gradients") if key in tree]:
         raise ConfigError("FILE", str(path), IS_JOB_FILE(of_job))
     with naming_file_and_line(path, ClusterLayout):

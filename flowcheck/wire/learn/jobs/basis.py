@@ -21,18 +21,22 @@ from flowcheck.wire.training_job import learned_job
 
 def evidence(
     communicator: Communicator,
+    parameters: Sequence[learned_job.Parameter],
     begun: Begun,
     completions: Mapping[int, Completion],
     came: int | None = None,
 ) -> tuple[Finding, ...]:
-    """What was read. came: whole buckets of the first iteration under the plan; None: all."""
+    """What was read. parameters: the job's. came: whole buckets of the first iteration under the
+    plan; None: all."""
     ring, habits = communicator.ring, communicator.habits
     how = learning.BUCKETS if habits.buckets else learning.BUCKETS_OF_BEFORE
     how = learning.BUCKETS_BY_MAPS if habits.mapped else how
     buckets = len(begun.buckets) - begun.mapped
     if habits.own is not None:
         return (
-            learning.STATED_PARAMETERS(parameters=habits.parameters, elements=habits.elements),
+            learning.STATED_PARAMETERS(
+                parameters=len(parameters), elements=sum(one.elements for one in parameters)
+            ),
             learning.STATED_MODEL_REDUCES(all_reduces=buckets, layout=habits.own),
             learning.EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
         )

@@ -258,6 +258,6 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
         bucket_plan_unseen=plan.begun.plan_unseen,
         unused_parameters=plan.begun.never_used,
         gradient_element_bytes=plan.begun.gradient_element_bytes,
-        evidence=evidence(communicator, plan.begun, completions, plan.came),
+        evidence=evidence(communicator, plan.parameters, plan.begun, completions, plan.came),
         assumed=assumed(communicator, collected, plan.each, _sizes(plan)),
     )

@@ -14,7 +14,6 @@ from flowcheck.findings.catalog.job_learning import (
     NO_WHOLE_ITERATION,
     START_UP_NOT_SEEN,
     STATE_A_MODEL,
-    STATED_PARAMETERS,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -81,18 +80,7 @@ def _of(
             gradient = cuts[i].op.meaning == BUCKET
             part.append(ring_op(cuts[i].op, gradient, next(number) if gradient else 0))
     job = assembled(communicator, collected, plan)
-    counted = tuple(_counted(found, stated) for found in job.evidence)
-    return msgspec.structs.replace(
-        job, start_unknown=unsent, padding=stated.padding, evidence=counted
-    ), ()
-
-
-def _counted(found: Finding, stated: OperatorStatement) -> Finding:
-    """Of the stated model, what is no parameter not counted."""
-    if not (stated.padding and found.is_any_of(STATED_PARAMETERS)):
-        return found
-    own = stated.parameters
-    return STATED_PARAMETERS(parameters=len(own), elements=sum(p.elements for p in own))
+    return msgspec.structs.replace(job, start_unknown=unsent, padding=stated.padding), ()
 
 
 def _start_is_whole(communicator: Communicator, cuts: Sequence[Cut]) -> bool:
