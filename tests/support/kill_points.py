@@ -50,7 +50,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HOOKS = Path(__file__).resolve().with_suffix(".c")
 FLAGS = (
     "-O1",
-    "-g0",
     "-fsanitize=thread",
     "-fno-vectorize",
     "-fno-slp-vectorize",
@@ -103,7 +102,7 @@ def build(folder: Path) -> Path:
             making = folder / f"{kept.name}.tmp"
             shutil.rmtree(making, ignore_errors=True)
             package = making / "flowcheck"
-            ignored = shutil.ignore_patterns("*.so", "*.pyc.*")
+            ignored = shutil.ignore_patterns("*.so", "__pycache__")
             shutil.copytree(REPOSITORY / "flowcheck", package, ignore=ignored)
             words = [str(REPOSITORY / "dpdk_ext"), str(HOOKS), WRAPPED, str(package), *FLAGS]
             subprocess.run(

@@ -39,7 +39,7 @@ def build(folder: Path) -> Path:
     """A copy of the package in `folder`, its core sanitized; what PYTHONPATH needs."""
     package = folder / "flowcheck"
     shutil.copytree(
-        REPOSITORY / "flowcheck", package, ignore=shutil.ignore_patterns("*.so", "*.pyc.*")
+        REPOSITORY / "flowcheck", package, ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
     command = [sys.executable, "-c", BUILD, str(REPOSITORY / "dpdk_ext"), str(package), *FLAGS]
     subprocess.run(command, check=True, capture_output=True, timeout=300)

@@ -24,7 +24,7 @@ sys.path.insert(0, sys.argv[1])
 import build_ffi
 from pathlib import Path
 build_ffi.STEP, build_ffi.STEP_HEADERS = build_ffi.CORE / "none", ()  # half the time, not counted
-ffi = build_ffi.core_builder(("-O1", "-g0", "-fsanitize-coverage=trace-pc"))
+ffi = build_ffi.core_builder(("-O1", "-fsanitize-coverage=trace-pc"))
 ffi.cdef("uint64_t fc_steps_done(void);")
 name, source, extension, words = ffi._assigned_source
 words["sources"].append(sys.argv[3])
@@ -36,7 +36,7 @@ build_ffi.compile_into(ffi, Path(sys.argv[2]))
 def build(folder: Path) -> Path:
     """A copy of the package whose core counts; what PYTHONPATH needs."""
     package = folder / "flowcheck"
-    ignored = shutil.ignore_patterns("*.so", "*.pyc.*")
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(REPOSITORY / "flowcheck", package, ignore=ignored)
     words = [str(REPOSITORY / "dpdk_ext"), str(package), str(COUNTER)]
     command = [sys.executable, "-c", BUILD, *words]

@@ -21,12 +21,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-BY_DAY = {
-    "window-5-staged": 7,
-    "window-5-learned": 3,
-    "window-7-learned": 3,
-    "window-16-learned": 3,
-}
+BY_DAY = {"window-5-staged": 7, "window-5-learned": 3, "window-16-learned": 3}
 """Scenes of many stores: one in so many is tried; by night each."""
 
 
