@@ -26,8 +26,8 @@ app = CommandApp(
 )
 
 
-@app.command(epilog=MORE)
-def plan(
+@app.command("plan", epilog=MORE)
+def fleet_plan(
     file: Annotated[
         Path | None,
         typer.Argument(
@@ -100,8 +100,8 @@ def plan(
     raise typer.Exit(verb.run(asked, svg=svg, as_json=as_json))
 
 
-@app.command(epilog=MORE)
-def figures(
+@app.command("figures", epilog=MORE)
+def fleet_figures(
     svg: Annotated[Path, typer.Option(metavar="FILE", help="File for the drawing.")],
     as_json: Json = False,
 ) -> None:
