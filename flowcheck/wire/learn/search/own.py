@@ -35,7 +35,8 @@ def _read_again(
     ring, parameters = known.ring, stated.parameters
     # Of two ranks and sums in a wider type a half of the first sum is as large as the weights.
     weights = () if stated.weights_unsent else parameters
-    cuts = cut_stream(ring, OwnLoop(weights), purse=purse)
+    # Trees have connections of their own: when sends came tells the order beside the ring's.
+    cuts = cut_stream(ring, OwnLoop(weights), purse=purse, in_order=bool(ring.branches))
     readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []
     for reading in (*readings, known.cuts):
         laid_out = grouped_loop if stated.groups else own_loop

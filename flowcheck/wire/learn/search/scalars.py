@@ -97,7 +97,9 @@ def _cut_of(habits: Habits, parameters: Sequence[Parameter]) -> ParsedShapes | N
 def _again(known: Communicator, placed: Placed, purse: Purse) -> Communicator | None:
     """Read with the parameters so; None where that explains less."""
     trainer = Trainer(placed=placed)
-    cuts = cut_stream(known.ring, trainer, purse=purse)
+    # Trees have connections of their own: when sends came tells the order beside the ring's.
+    trees = bool(known.ring.branches)
+    cuts = cut_stream(known.ring, trainer, purse=purse, in_order=trees)
     habits = trainer.habits(cuts.ring, cuts.found)
     cuts = replace(cuts, found=named(cuts.found, habits, cuts.ring))
     if cuts.unread > known.cuts.unread or habits.shapes != placed.cuts:

@@ -40,7 +40,9 @@ def typed_again(
 
 
 def _by(types: Types, known: Communicator, purse: Purse) -> Communicator | None:
-    cuts = cut_stream(known.ring, Trainer(types), purse=purse)
+    # Trees have connections of their own: when sends came tells the order beside the ring's.
+    trees = bool(known.ring.branches)
+    cuts = cut_stream(known.ring, Trainer(types), purse=purse, in_order=trees)
     habits = Trainer(types).habits(cuts.ring, cuts.found)
     # What is sent beside the weights tells more than they do: also of a life that ends early.
     enough = BEGUN if types.beside else (Stage.PLANNED,)

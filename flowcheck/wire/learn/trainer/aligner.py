@@ -206,11 +206,33 @@ class Aligner:
                     fit for one in ones for p in protocols for fit in self._sized(way.state, one, p)
                 ]
             sound = self._sound(sized) or sized
+            # A node that began a tree's sum has a part in no broadcast before it any more.
+            sound = [fit for fit in sound if not self._behind_a_sum(fit[1])] or sound
         fits = sound or fits
         runs = [*(way.run.again() for _ in fits[1:]), way.run]
         for run, (_, _, came) in zip(runs, fits, strict=False):
             run.tell(came)
         return [Way(state, run, cut, way) for run, (state, cut, _) in zip(runs, fits, strict=False)]
+
+    def _behind_a_sum(self, cut: Cut) -> bool:
+        """A broadcast round the ring of which a node began a tree's sum earlier: what it sends of a
+        sum holds what all of its ranks added, and they add behind a broadcast that comes first."""
+        ring = self._ring
+        if not ring.branches or cut.op.kind is not CollectiveKind.BROADCAST or cut.op.tree:
+            return False
+        begun = {
+            stream.key.source: stream.sends[number].message.time
+            for stream, number, _ in cut.rows(ring)
+            if number in stream.sends
+        }
+        return any(
+            number in stream.sends
+            and stream.key.source in begun
+            and stream.sends[number].message.time < begun[stream.key.source]
+            for edge, at in zip(ring.edges, cut.starts, strict=True)
+            if edge.receiver is not None
+            for stream, number in zip(edge.streams, at, strict=True)
+        )
 
     def _sound(self, fits: Sequence[Fit]) -> list[Fit]:
         """Those that their own copies do not contradict."""
