@@ -21,7 +21,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-BY_DAY = {"window-5-staged": 7, "window-5-learned": 3, "window-16-learned": 3}
+BY_DAY = {"window-5-staged": 13, "window-5-learned": 7, "window-16-learned": 7}
 """Scenes of many stores: one in so many is tried; by night each."""
 
 
@@ -47,7 +47,7 @@ def test_killed_twice_it_ends_alike(build: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("large", "every"),
     [
-        *((False, 5), (True, 61)),
+        *((False, 11), (True, 127)),
         *(pytest.param(*words, marks=pytest.mark.nightly) for words in ((False, 1), (True, 17))),
     ],
 )

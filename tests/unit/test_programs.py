@@ -181,7 +181,7 @@ def _all_is_true(seen: MergedView, truth: Truth) -> None:
         assert told == [collective.sha256 for collective in truth.gradients]
 
 
-@pytest.mark.parametrize("looks", [6, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("looks", [4, pytest.param(40, marks=pytest.mark.nightly)])
 def test_at_any_count_of_messages_it_is_the_true_job_or_none(
     captured: tuple[MergedView, Truth], looks: int
 ) -> None:
@@ -212,8 +212,9 @@ def test_while_a_number_is_on_its_way_no_search_is_made(
     assert known
 
 
+@pytest.mark.parametrize("places", [2, pytest.param(5, marks=pytest.mark.nightly)])
 def test_of_what_was_lost_nothing_false_is_told_and_another_size_is_not_foretold(
-    captured: tuple[MergedView, Truth],
+    captured: tuple[MergedView, Truth], places: int
 ) -> None:
     seen, truth = captured
     own = _foretold(seen, seen.messages)
@@ -223,7 +224,7 @@ def test_of_what_was_lost_nothing_false_is_told_and_another_size_is_not_foretold
         for place, message in enumerate(seen.messages)
         if message.immediate is not None and message.wire_bytes and message.flow in own
     ]
-    for place in data[3 :: len(data) // 5]:
+    for place in data[3 :: len(data) // places]:
         message = seen.messages[place]
         lost = [*seen.messages[:place], *seen.messages[place + 1 :]]
         if _foretold(seen, lost):

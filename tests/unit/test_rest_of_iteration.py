@@ -43,7 +43,7 @@ SHAPED = {
 }
 LATE = {"a metric each step", "maps", "two dtypes", "protocols by size"}
 """Of which the end of an iteration alone tells what it holds, or in which protocol."""
-POINTS, MORE_POINTS = 20, 40
+POINTS, MORE_POINTS = 10, 40
 """Of a capture at which it is read, by day and by night."""
 
 
