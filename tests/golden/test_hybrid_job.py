@@ -4,6 +4,7 @@ a mesh (2, 1), and one shard of two over a mesh (2, 2)."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,21 @@ import pytest
 from support import cut, preloaded
 
 from flowcheck.findings.catalog.hybrid_jobs import (
+    NO_GROUPS_FIT,
     ONE_SHARD,
     ORDER_OF_EQUAL_GROUPS,
     START_AS_STATED,
     START_NOT_WHOLE,
 )
 from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+from flowcheck.ops.analysis.job_hints import hints_from_job_file
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 
 TESTS = Path(__file__).resolve().parents[1]
 DATA = TESTS / "data" / "hybrid"
 CAPTURE = DATA / "small-ll.pcap"
 RAILS = DATA / "rails-ll.pcapng"
+SAVED = DATA / "rails-saved-ll.pcapng"
 FACTORY = TESTS / "lab" / "scripts" / "hybrid.py"
 SEED = 3
 STEPS = {1, 2, 3, 4}
@@ -99,3 +104,27 @@ def test_the_one_shard_that_a_port_carries_has_the_trainers_bits(tmp_path: Path)
     assert {START_AS_STATED.code, ONE_SHARD.code} <= codes(told)
     (stated,) = (one for one in told["assumed"] if one["code"] == ONE_SHARD.code)
     assert stated["arguments"] == {"shard": 1, "shards": 2}
+
+
+def test_another_models_groups_are_told_as_those_of_the_stated_factory(tmp_path: Path) -> None:
+    """Nobody stated a [model] that could be corrected."""
+    told = replayed(RAILS, tmp_path, mesh=SMALL)
+    assert not told["digests"]
+    assert NO_GROUPS_FIT.code in json.dumps(told["why"])
+
+
+def test_a_checkpoint_of_all_ranks_behind_the_first_step_hides_none_of_the_shards_sums(
+    tmp_path: Path,
+) -> None:
+    """Its objects leave the host by one connection alone, which is no channel of the shard's ring.
+    The sums are, by torch's own rule, of ceil(rows / 2) rows of each parameter of a group."""
+    told = replayed(SAVED, tmp_path, mesh=f"{ONE_OF_TWO}1")
+    found = steps_of(told)
+    assert set(found) == STEPS and found == trainer_digests(DATA / "rails-saved-ll.jsonl")
+    reading = hints_from_job_file(tmp_path / "job.toml", [SAVED]).read(read_capture_files([SAVED]))
+    sums = Counter(c.bytes for c in reading.collectives if c.kind == "all_reduce" and c.ring)
+    first, middle, root = 4 * (7 * 64 + 7), 4 * (9 * 13 + 9), 4 * (7 + 7 + 13 + 1)
+    assert middle == 4 * (7 * 17 + 7)  # the two in the middle are as large
+    wanted = {first: len(STEPS), middle: 2 * len(STEPS), root: len(STEPS)}
+    assert {size: sums[size] for size in wanted} == wanted  # the other connection holds more
+    assert reading.job is not None and not reading.why_not

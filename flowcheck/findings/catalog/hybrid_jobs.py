@@ -17,6 +17,15 @@ ORDER_OF_EQUAL_GROUPS = Entry(
     "gradients of groups of one size are summed from the last module to the first, as a backward "
     "pass makes them: their sizes do not tell",
 )
+NO_GROUPS_FIT = Entry(
+    "hybrid.no_groups_fit",
+    "no sums that were read are those of the stated {groups} groups of fully_shard, each once an "
+    "iteration",
+    cause="The trainers have other groups, shards or types than the stated factory and mesh give, "
+    "or these flows are of another communicator, as that of all ranks, on which a script saves, "
+    "loads or waits.",
+    remedy="If no job is followed, correct `factory`, `mesh` or `shard` in [sharded].",
+)
 START_AS_STATED = Entry(
     "hybrid.start_as_stated",
     "the trainers began with the weights that the stated factory makes after "

@@ -59,6 +59,7 @@ from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p
 from flowcheck.wire.learn.search.evidence import lost_beside
 from flowcheck.wire.learn.search.own import by_stated_model
 from flowcheck.wire.learn.search.parted import apart_from
+from flowcheck.wire.learn.search.rails import rail_beside
 from flowcheck.wire.learn.search.scalars import with_scalars_placed
 from flowcheck.wire.learn.search.several import began, find_communicators
 from flowcheck.wire.learn.verdict import by_trainer, formats, lines
@@ -328,15 +329,22 @@ def _communicators(
     if foretell and not own:
         known = Known(rules=rules, logged=logged, purse=purse, goes_on=query.hasty)
         foretold = predicted(left, grants, known)
+    rail = rail_beside(left, rules, stated, purse, logged) if foretold is None else None
     if foretold is not None:
         rest = foretold.left
         ghosts = unpaired(rest, left, grants)
         ranks = {c.ring.ranks for c in foretold.communicators}
         beside = find_communicators(rest, ghosts, rules, purse, logged, near=ranks) if rest else []
-        found = sorted((*foretold.communicators, *beside), key=began)
+        found = by_stated_model(
+            sorted((*foretold.communicators, *beside), key=began), stated, purse
+        )
+    elif rail is not None:
+        ghosts = unpaired(rail.left, left, grants)
+        beside = find_communicators(rail.left, ghosts, rules, purse, logged)
+        found = sorted((*own, rail.own, *beside), key=began)
     else:
         found = own + find_communicators(left, grants, rules, purse, logged)
-    found = by_stated_model(found, stated, purse)
+        found = by_stated_model(found, stated, purse)
     placed = [with_scalars_placed(c, stated, query.earlier, purse) for c in found]
     return own, placed, foretold
 

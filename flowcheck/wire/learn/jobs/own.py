@@ -7,7 +7,11 @@ from itertools import count
 
 import msgspec
 
-from flowcheck.findings.catalog.hybrid_jobs import START_NOT_WHOLE, WEIGHTS_WERE_SENT
+from flowcheck.findings.catalog.hybrid_jobs import (
+    NO_GROUPS_FIT,
+    START_NOT_WHOLE,
+    WEIGHTS_WERE_SENT,
+)
 from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
     NO_ORDER_FITS,
@@ -43,6 +47,8 @@ def learn_own(
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.own:
             return _of(communicator, collected, stated, ended=ended)
+    if stated.groups:
+        return None, (NO_GROUPS_FIT(groups=len(stated.groups)),)
     size = sum(parameter.nbytes for parameter in stated.parameters)
     return None, (NO_ORDER_FITS(parameters=len(stated.parameters), bytes=size),)
 
