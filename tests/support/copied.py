@@ -194,8 +194,9 @@ class Copy:
         optimizer: str | dict[str, Any] = "adamw",
         *,
         keep_bytes: int = 1 << 20,
+        **gradients: Any,
     ) -> None:
-        own = {"chains": urls, "timeout_s": 2.0}
+        own = {"chains": urls, "timeout_s": 2.0, **gradients}
         keeps = {"keep_bytes": keep_bytes}
         self.config = settings(optimizer, gradients=own, replica=keeps)
         memory.mkdir(exist_ok=True)
