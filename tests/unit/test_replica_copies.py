@@ -13,6 +13,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
+from support.authority import Authority
 from support.bad_link import BadLink
 from support.copied import Copy, Source, Trainer
 from support.lives import Killed
@@ -28,11 +29,13 @@ from flowcheck.findings.catalog.replica_copies import (
     COPY_EPOCH,
     COPY_EPOCH_TWICE,
     COPY_FOLLOWS,
+    COPY_NO_SOURCE,
     COPY_SOURCE_GONE,
     COPY_SUPERSEDED,
     COPY_TAINTED,
     COPY_WENT_BACK,
 )
+from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.replica.element_patch import patch_of_sections
 from flowcheck.replica.pending_step import PendingStep
 from flowcheck.replica.step_journal.journal_records import JournalLine
@@ -72,11 +75,8 @@ def source(shm: Path, tmp_path: Path) -> Iterator[Made]:
 def copy(shm: Path, tmp_path: Path) -> Iterator[Made]:
     made: list[Copy] = []
 
-    def make(
-        *urls: str, optimizer: Any = "adamw", name: str = "copy", keep_bytes: int = 1 << 20
-    ) -> Copy:
-        own = tmp_path / name, shm / name, list(urls), optimizer
-        made.append(Copy(*own, keep_bytes=keep_bytes))
+    def make(*urls: str, optimizer: Any = "adamw", name: str = "copy", **more: Any) -> Copy:
+        made.append(Copy(tmp_path / name, shm / name, list(urls), optimizer, **more))
         return made[-1]
 
     yield make
@@ -198,7 +198,13 @@ def test_a_cut_link_is_told_and_what_was_missed_comes_behind_it(source: Made, co
     link.cut(True)
     first.step(4)
     second.until(lambda: second.says(COPY_SOURCE_GONE))
+    second.again()  # while nobody answers: it has its step, and what it knew
     assert second.step == 1
+    second.service._record()
+    record = read_copy(second.run)
+    assert record is not None and not record.answers and record.newest == 1
+    found = newest_step(second.run, settle=False)
+    assert found.snapshot.step == 1 and found.snapshot.digest == second.replica.digest
     link.cut(False)
     second.reaches(5)
     assert first.trainer.is_at(second.replica) and second.lines() == [1, 2, 3, 4, 5]
@@ -349,3 +355,27 @@ def test_an_answer_that_states_what_cannot_be_is_refused(changes: dict[str, Any]
     assert read(CopyAnswer(**own)).parts == (8,)
     with refused_as(COPY_ANSWER):
         read(CopyAnswer(**own | changes))
+
+
+def test_who_has_no_token_or_trusts_another_authority_gets_nothing(
+    source: Made, copy: Made, tmp_path: Path
+) -> None:
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    own = {"tls_certificate": str(tmp_path / "own.pem"), "tls_key": str(tmp_path / "own.key")}
+    authority.sign(Path(own["tls_certificate"]), Path(own["tls_key"]))
+    for name in ("token", "wrong"):
+        (tmp_path / name).write_text(f"the {name} of this test, long enough")
+    right = {"token_file": str(tmp_path / "token"), "ca": str(authority.file)}
+    first = source(token_file=right["token_file"], **own)
+    first.step(2)
+    assert first.url.startswith("https://")
+    wrong = {"token_file": str(tmp_path / "wrong")}, {"ca": str(other.file)}
+    for number, changed in enumerate(wrong):
+        stranger = copy(first.url, name=f"stranger-{number}", **right | changed)
+        stranger.until(lambda one=stranger: one.says(COPY_NO_SOURCE))
+        assert stranger.replica is None and not stranger.service._fetching.received_bytes
+    second = copy(first.url, **right)
+    second.reaches(2)
+    first.step(2)
+    second.reaches(4)
+    assert first.trainer.is_at(second.replica)
