@@ -161,6 +161,13 @@ class Source:
 
         return KeptSteps(self.run, self.config, self.replica, say, gathered=False)
 
+    def reopened(self) -> None:
+        """Another updater, behind one that was killed: it has what is in memory alone."""
+        self.replica.close()
+        assert self.config.optimizer is not None
+        self.replica = Replica.open(self.run.replica, self.config.optimizer)
+        self.kept = self._observer()
+
     @property
     def url(self) -> str:
         record = read_copies(self.run)
