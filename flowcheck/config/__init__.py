@@ -12,7 +12,6 @@ from flowcheck.config.job_config import (
 from flowcheck.config.model_config import (
     ELEMENT_BYTES,
     GradientLogConfig,
-    GradientsConfig,
     ModelConfig,
     ReplicaConfig,
 )
@@ -31,6 +30,7 @@ from flowcheck.config.optimizer_config import (
     ScalerConfig,
 )
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
+from flowcheck.config.replica_copies_config import CopiesConfig, GradientsConfig
 from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig, WatchConfig
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "ELEMENT_BYTES",
     "AuditConfig",
     "AverageConfig",
+    "CopiesConfig",
     "GradientLogConfig",
     "GradientsConfig",
     "GroupConfig",

@@ -19,7 +19,6 @@ from flowcheck.config.capture_config import (
 from flowcheck.config.config_decoding import ConfigSection, convert, refuse_unknown_keys
 from flowcheck.config.model_config import (
     GradientLogConfig,
-    GradientsConfig,
     ModelConfig,
     ReplicaConfig,
 )
@@ -32,6 +31,7 @@ from flowcheck.config.multi_job_config import (
 from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
+from flowcheck.config.replica_copies_config import CopiesConfig, GradientsConfig
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.toml_file import read_toml
@@ -39,12 +39,13 @@ from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
+    COPIES_OF_ONE_JOB,
     EMPTY_SOURCES,
     IS_LAYOUT_FILE,
     LEARNED_FOR_LOGS,
+    LEARNED_FROM_CHAIN,
     LOGS_BESIDE_SOURCES,
     LOGS_OF_ONE_JOB,
-    NO_LOGS,
     NO_SOURCE,
     ONE_FSDP_JOB,
     OTHER_SCALER,
@@ -105,11 +106,13 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     replica: ReplicaConfig = ReplicaConfig()
     gradient_log: GradientLogConfig = GradientLogConfig()
     gradients: GradientsConfig | None = None
-    """Gradient logs of other chains as the source of gradients, in place of `source`."""
+    """Other chains, or their gradient logs, as the source of gradients, in place of `source`."""
     persist: PersistConfig | None = None
     """Saves checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
     """Serves steps over HTTP while the chain runs."""
+    copies: CopiesConfig | None = None
+    """Gives the changes of the replica to chains on other machines that keep a copy of it."""
     mirror: tuple[MirrorConfig, ...] = ()
     """Switch ports whose traffic is mirrored to the sources; `[[mirror]]` in TOML."""
     watch: WatchConfig | None = None
@@ -149,15 +152,17 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     def _check_origin(self) -> None:
         """Checks that the file states one origin of gradients: `source`, or `gradients` with all
         it needs. Raises ConfigError."""
+        if self.copies is not None and self.several:
+            raise ConfigError("copies", self.copies.port, COPIES_OF_ONE_JOB())
         if self.gradients is None:
             if not self.source:
                 raise ConfigError("source", (), EMPTY_SOURCES())
             return
         if self.source:
             raise ConfigError("gradients", self.gradients.logs, LOGS_BESIDE_SOURCES())
-        if not self.gradients.logs:
-            raise ConfigError("gradients.logs", (), NO_LOGS())
-        if self.learned is None:
+        if self.gradients.chains and self.learned is not None:
+            raise ConfigError("learned", self.learned, LEARNED_FROM_CHAIN())
+        if self.learned is None and self.gradients.logs:
             raise ConfigError("learned", None, LEARNED_FOR_LOGS())
         if self.several:
             raise ConfigError("gradients", self.gradients.logs, LOGS_OF_ONE_JOB())

@@ -1,5 +1,5 @@
-"""Settings of the model, its replica and gradient logs: [model], [replica], [gradient_log] and
-[gradients]."""
+"""Settings of the model, its replica and its gradient log: [model], [replica] and
+[gradient_log]."""
 
 from __future__ import annotations
 
@@ -191,12 +191,3 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
         at_least("gradient_log.file_bytes", self.file_bytes, 0)
         at_least("gradient_log.taken_steps", self.taken_steps, 0)
         at_least("gradient_log.folder_bytes", self.folder_bytes, 1)
-
-
-class GradientsConfig(ConfigSection, frozen=True, kw_only=True):
-    """`[gradients]`, in place of `[[source]]`: the replica reads gradients from gradient logs that
-    other chains write. This chain captures nothing."""
-
-    logs: tuple[str, ...]
-    """Gradient logs, in any order: the files that other chains of the job name in `[gradient_log]`
-    as `file`. They may overlap, and their chains may still write them."""

@@ -94,6 +94,11 @@ class CommittedReplica:
         """Steps that are whole, ascending; the last is `step`."""
         return tuple(commit.step for commit in self._open.versions)
 
+    @property
+    def kept_commits(self) -> tuple[Commit, ...]:
+        """Of `versions`."""
+        return tuple(self._open.versions)
+
     def _held(self, step: Step) -> Commit | None:
         """The whole version of a step; None: it holds none any more."""
         return next((one for one in reversed(self._open.versions) if one.step == step), None)

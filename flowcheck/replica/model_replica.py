@@ -24,6 +24,7 @@ from flowcheck.findings.catalog.replica_state_errors import (
     PATCH_REFUTED,
     PATCH_STEP_GONE,
     PATCH_STEPS_GONE,
+    STEP_DIFFERS,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.change_observer import ChangeObserver
@@ -236,10 +237,13 @@ class Replica(CommittedReplica):
         gradient: FlatValues,
         used: state_section_names.GradientMask = None,
         missing: Sequence[ByteRange] | Ranges = (),
+        *,
+        digest: str | None = None,
     ) -> PendingStep:
         """The step after this one, to be made part by part as `apply` makes it whole; another that
         was begun is given up. Where `applies_early`, `gradient` is read as its parameters are.
-        missing: as of `apply`, or the elements themselves."""
+        missing: as of `apply`, or the elements themselves; digest: of the state that it must lead
+        to, else its commit raises StateError and nobody sees anything of it."""
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(OUT_OF_ORDER(step=state.commit.step, given=step))
@@ -260,10 +264,13 @@ class Replica(CommittedReplica):
             return begun
 
         def publish(digests: list[bytes]) -> None:
+            whole = self._whole(others[0], digests)
+            if digest not in (None, whole.hex()):
+                state.step_in_progress = Step(0)
+                raise StateError(STEP_DIFFERS(step=step, own=whole.hex(), other=str(digest)))
             self._taint.record(step, lacks)  # before anybody can read the step
             tainted = self._taint.elements_at(step)
             self._tainted_steps.record(step, tainted, arguments[0])
-            whole = self._whole(others[0], digests)
             if self.observer is not None:
                 self.observer.step_made(self._newest, (step, whole.hex()), lacks)
             state.publish(step, others[0], whole, tainted=bool(len(tainted)))
@@ -395,9 +402,17 @@ class Replica(CommittedReplica):
         self.replace_values(own, exact=True, of=step)
         return elements
 
-    def replace_values(self, patch: ElementPatch, *, exact: bool, of: Step | None = None) -> None:
+    def replace_values(
+        self,
+        patch: ElementPatch,
+        *,
+        exact: bool,
+        of: Step | None = None,
+        digest: str | None = None,
+    ) -> None:
         """Makes the newest step anew with these values in tainted elements. exact: the elements are
-        tainted no more; of: step of the trainer's values that these rest on; None: the newest."""
+        tainted no more; of: step of the trainer's values that these rest on; None: the newest;
+        digest: of the state that it must lead to, else StateError is raised and nothing changed."""
         state, tainted = self._open, self._taint.elements_at(self.step)
         left = difference(tainted, patch.elements) if exact else tainted
         self._give_up()
@@ -406,6 +421,8 @@ class Replica(CommittedReplica):
         patch_sections(self.description, state.sections(copy), patch)
         digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
+        if digest not in (None, whole.hex()):
+            raise StateError(STEP_DIFFERS(step=self.step, own=whole.hex(), other=str(digest)))
         if self.observer is not None:
             behind = self.step, whole.hex()
             self.observer.values_replaced(self._newest, behind, patch, exact=exact)

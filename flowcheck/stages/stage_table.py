@@ -132,7 +132,7 @@ class StageSpec:
 STAGES = (
     StageSpec(
         name="update",
-        factory="flowcheck.stages.replica_update.update_stage:UpdateService",
+        factory="flowcheck.stages.copy_updater.updaters:updater_of",
         position=Position.STEP,
         serves_checkpoints=True,
         niceness=5,
@@ -159,6 +159,14 @@ STAGES = (
         name="serve",
         factory="flowcheck.stages.checkpointing.serve_stage:ServeService",
         exists=lambda config: config.serve is not None,
+        waits_for=WaitsFor.WHOLE_CHAIN,
+        optional=True,
+        uses_torch=True,
+    ),
+    StageSpec(
+        name="copies",
+        factory="flowcheck.stages.replica_copies.copies_stage:CopiesService",
+        exists=lambda config: config.copies is not None,
         waits_for=WaitsFor.WHOLE_CHAIN,
         optional=True,
         uses_torch=True,

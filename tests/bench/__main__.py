@@ -26,6 +26,7 @@ STAGES = (
     "extracting",
     "updating",
     "saving",
+    "copying",
     "chaining",
     "starting",
     "learning",

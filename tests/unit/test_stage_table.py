@@ -201,7 +201,7 @@ def test_only_what_has_a_service_is_run_as_a_stage(tmp_path: Path) -> None:
         with refused_as(
             STAGE_UNKNOWN,
             kind=ConfigError,
-            stages=("update", "extract", "persist", "serve", "hook", "parse", "capture"),
+            stages=("update", "extract", "persist", "serve", "copies", "hook", "parse", "capture"),
         ):
             stage_main._service(name, run, CONFIG, 0)
     for name, count, per in (("capture", 2, "source"), ("parse", 3, "ring")):

@@ -30,6 +30,7 @@ from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.replica.model_taint import ModelPart, TaintedTensor, model_taint
 from flowcheck.replica.step_journal.journal_figures import JournalFigures
+from flowcheck.stages.replica_copies.copy_records import CopiesRecord, CopyRecord
 from flowcheck.step_numbers import Step
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
@@ -93,7 +94,8 @@ def test_health_is_a_status_that_a_probe_understands_and_a_reason(
 def test_every_metric_is_one_that_prometheus_own_tools_take(serve: Serve) -> None:
     state = recorded("state-lost.json")
     kept = JournalFigures(folder="/kept", size_bytes=9, first_step=Step(3), last_step=Step(5))
-    jobs = [msgspec.structs.replace(job, kept_steps=kept) for job in state.jobs]
+    copies = {"copied_by": CopiesRecord(url="http://x"), "copy_of": CopyRecord(source="http://y")}
+    jobs = [msgspec.structs.replace(job, kept_steps=kept, **copies) for job in state.jobs]
     tensor = TaintedTensor(job="job-1", parameter="w", tainted_elements=2, all_elements=9, since=3)
     part = ModelPart(job="job-1", step=Step(5), all_elements=9, tensors=(tensor,))
     models = (model_taint([part], Step(2)),)

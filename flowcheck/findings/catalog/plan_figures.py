@@ -107,6 +107,9 @@ STAGING_BELOW_ITERATION = Entry(
 GRADIENTS_FOR_FOLDER = Entry(
     "memory.gradients_for_folder", "at most so many wait for gradient_log.folder"
 )
+GRADIENTS_FOR_COPIES = Entry(
+    "memory.gradients_for_copies", "of the newest steps (copies.memory_bytes)"
+)
 GRADIENTS_OF_APPLIED_STEPS = Entry(
     "memory.gradients_of_applied_steps", "two logs of {steps:,} steps (gradient_log.taken_steps)"
 )

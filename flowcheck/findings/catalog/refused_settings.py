@@ -141,6 +141,27 @@ LEARNED_FOR_LOGS = Entry(
     remedy="Name the `learned/job.json` of the chain that writes the logs, with its "
     "`weights.bin` beside it: `learned` in `[model]`.",
 )
+LOGS_OR_CHAINS = Entry(
+    "setting.logs_or_chains",
+    "logs and chains are both stated: a replica is stepped from one of them",
+    remedy="Keep one of them and remove the other.",
+)
+CHAIN_URL = Entry(
+    "setting.chain_url",
+    "the address of a chain with `[copies]`",
+    also=("example",),
+    remedy="State it as {example}.",
+)
+LEARNED_FROM_CHAIN = Entry(
+    "setting.learned_from_chain",
+    "with `chains` in [gradients] what is known of the job comes from the chain",
+    remedy="Leave `learned` out.",
+)
+COPIES_OF_ONE_JOB = Entry(
+    "setting.copies_of_one_job",
+    "with [copies], state one job alone",
+    remedy="Leave `jobs` and the `[[job]]` tables out, and give each job a chain of its own.",
+)
 LOGS_OF_ONE_JOB = Entry(
     "setting.logs_of_one_job",
     "with [gradients], state one job alone",

@@ -158,6 +158,12 @@ CLOSED = Entry(
     cause="A part of FlowCheck used the replica after its end.",
     remedy=_MISTAKE,
 )
+STEP_DIFFERS = Entry(
+    "replica.step_differs",
+    "step {step} leads to the state {own} here, and to {other} where it came from",
+    cause="The optimizer is not stated as it is there, or torch computes otherwise here.",
+    remedy="State `[optimizer]` and `[model]` as the other chain does.",
+)
 STEP_IS_OVER = Entry(
     "replica.step_is_over",
     "this step was committed or given up",

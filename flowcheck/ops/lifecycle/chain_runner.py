@@ -136,7 +136,7 @@ def _create_in(
                 if learned[2] is not None:
                     write_private(run.auxiliary_weights, learned[2])
                 write_private(run.learned_job, learned[0])
-            if config.gradients is not None:
+            if config.gradients is not None and config.gradients.logs:
                 write_log_record(run, [Path(file) for file in config.gradients.logs])
         for number, (source, _) in enumerate(config.rings):
             ring = FrameRing.create(

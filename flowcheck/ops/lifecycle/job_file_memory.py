@@ -13,6 +13,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.plan_figures import (
     COPY_OF_STEP,
     GRADIENTS_BEFORE_BASE,
+    GRADIENTS_FOR_COPIES,
     GRADIENTS_FOR_FOLDER,
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
@@ -35,6 +36,7 @@ from flowcheck.ops.planning.memory_estimate import (
 )
 from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 from flowcheck.replica.step_journal.waiting_sizes import waiting_bytes
+from flowcheck.stages.replica_copies.change_ring import ring_bytes
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.untrusted_text import printable
@@ -123,6 +125,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
             *_log(own),
             *_applied_gradients(own, held),
             *_waiting_gradients(own, held),
+            *_copied_changes(own, held),
         ]
         parts += [msgspec.structs.replace(part, job=name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
@@ -179,6 +182,18 @@ def _applied_gradients(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
             part=MemoryPart.APPLIED_GRADIENTS,
             bytes=applied_log_bytes(steps, held.gradient_bytes),
             why=GRADIENTS_OF_APPLIED_STEPS(steps),
+        )
+    ]
+
+
+def _copied_changes(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+    if own.copies is None:
+        return []
+    return [
+        MemoryItem(
+            part=MemoryPart.COPIED_CHANGES,
+            bytes=ring_bytes(held.gradient_bytes, own.copies.memory_bytes),
+            why=GRADIENTS_FOR_COPIES(),
         )
     ]
 

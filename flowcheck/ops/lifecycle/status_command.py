@@ -240,6 +240,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield "no step was applied" if job.learned else "no job was learned", None
     else:
         yield "no step applied yet" if job.learned else "the job is not learned yet", None
+    yield from _copies(job)
     for line in anchor_sentences(job.anchors, job.anchors_before):
         yield line, None
     yield from checkpoint_status.checkpoint_sentences(job.durable, job.step or 0)
@@ -247,6 +248,20 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]
         yield f"steps are served at {escape(job.served)}", None
     for reason in job.why_not:
         yield f"  {escape(str(reason))}", reason
+
+
+def _copies(job: JobState) -> Iterator[tuple[str, Finding | None]]:
+    """What the replica is a copy of, and who has copies of it."""
+    if (own := job.copy_of) is not None:
+        yield f"  {escape(str(own.sentence))}", own.sentence
+        if own.why_not is not None:
+            yield f"  [red]{escape(str(own.why_not))}[/]", own.why_not
+    if (given := job.copied_by) is not None:
+        yield f"copies may follow at {escape(given.url)}", None
+        for one in given.followers:
+            yield f"  {escape(str(one.sentence))}", one.sentence
+        if given.why_not is not None:
+            yield f"  [red]{escape(str(given.why_not))}[/]", given.why_not
 
 
 def _killed(state: ChainState) -> str:

@@ -45,6 +45,8 @@ class MemoryPart(StrEnum):
     """Logs of gradients that the replica has already applied."""
     WAITING_GRADIENTS = "waiting_gradients"
     """Gradients on their way to `[gradient_log] folder`."""
+    COPIED_CHANGES = "copied_changes"
+    """Gradients of the newest steps, for copies on other machines."""
     STAGING = "staging"
     RINGS = "rings"
     RINGS_AND_STAGING = "rings_and_staging"
@@ -57,6 +59,7 @@ _SAID_AS = {
     MemoryPart.SERVED_STEP: "a step that is served",
     MemoryPart.APPLIED_GRADIENTS: "gradients of applied steps",
     MemoryPart.WAITING_GRADIENTS: "gradients on their way to the disk",
+    MemoryPart.COPIED_CHANGES: "gradients for copies",
     MemoryPart.RINGS_AND_STAGING: "rings, staging",
 }
 """Where the words are not the code's own."""

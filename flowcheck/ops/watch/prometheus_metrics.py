@@ -155,6 +155,22 @@ METRICS: dict[str, MetricInfo] = {
     "flowcheck_asked_bytes_total": MetricInfo(
         COUNTER, "Bytes that the trainer's hook sent for that.", (JOB,)
     ),
+    "flowcheck_copy_lag_steps": MetricInfo(
+        GAUGE, "Steps that a copy is behind the chain it follows.", (JOB,)
+    ),
+    "flowcheck_copy_lag_seconds": MetricInfo(
+        GAUGE, "Seconds for which a later step has been known that the copy has not.", (JOB,)
+    ),
+    "flowcheck_copy_received_bytes_total": MetricInfo(
+        COUNTER, "Bytes that the copy received.", (JOB,)
+    ),
+    "flowcheck_copy_source_answers": MetricInfo(
+        GAUGE, "1: the chain that is followed answered the last request.", (JOB,)
+    ),
+    "flowcheck_copies": MetricInfo(GAUGE, "Copies that followed this chain.", (JOB,)),
+    "flowcheck_copies_lag_steps": MetricInfo(
+        GAUGE, "Steps that the slowest of them is behind.", (JOB,)
+    ),
     "flowcheck_kept_steps_bytes": MetricInfo(
         GAUGE, "Bytes of `[gradient_log] folder` that kept steps take.", (JOB,)
     ),
@@ -328,6 +344,15 @@ def _of_job(job: JobState) -> Iterator[Sample]:
         yield from _known("flowcheck_kept_steps_first", own, kept.first_step)
         yield from _known("flowcheck_kept_steps_last", own, kept.last_step)
         yield "flowcheck_steps_not_kept_total", own, kept.not_kept
+    if (copied := job.copy_of) is not None:
+        yield "flowcheck_copy_lag_steps", own, copied.lag_steps
+        yield "flowcheck_copy_lag_seconds", own, copied.lag_s
+        yield "flowcheck_copy_received_bytes_total", own, copied.received_bytes
+        yield "flowcheck_copy_source_answers", own, int(copied.answers)
+    if (given := job.copied_by) is not None:
+        yield "flowcheck_copies", own, len(given.followers)
+        lags = [follower.lag_steps for follower in given.followers]
+        yield "flowcheck_copies_lag_steps", own, max(lags, default=0)
     if (durable := job.durable) is not None:
         yield from _known("flowcheck_durable_step", own, durable.step)
         exact = durable.step if durable.doubt is None else durable.exact_step

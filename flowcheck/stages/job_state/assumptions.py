@@ -24,6 +24,7 @@ from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import FollowedData
+from flowcheck.wire.training_job.training_spec import TrainingSpec
 
 
 def add_assumption(run: RunDir, found: Finding) -> bool:
@@ -40,6 +41,8 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
     job, followed = training_of(run), incarnation_of(run)
     if job is None:
         return ()
+    if isinstance(job, TrainingSpec) and job.copied:
+        return tuple(dict.fromkeys((*job.assumed, *_added(run))))
     another = (followed.base, followed.anchored) != (None, None)
     audited = _audited(run, followed.audits if another else 0)
     if followed.anchored is not None and audited <= followed.anchored:

@@ -37,6 +37,7 @@ from flowcheck.stages.job_state.model_layout import (
     optimizer_of,
     stated_model_mismatch,
 )
+from flowcheck.stages.replica_copies.change_ring import ring_bytes
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -65,11 +66,19 @@ def check_replica_memory(
     logged = applied_log_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
     kept = config.gradient_log.folder is not None and job.kind is FollowedData.GRADIENTS
     waiting = waiting_bytes(layout.gradient_bytes) if kept else 0
-    needed, account = copies * step + logged + waiting, [f"{copies} steps of {step:,} bytes"]
+    given = 0
+    if config.copies is not None and job.kind is FollowedData.GRADIENTS:
+        given = ring_bytes(layout.gradient_bytes, config.copies.memory_bytes)
+    needed, account = (
+        copies * step + logged + waiting + given,
+        [f"{copies} steps of {step:,} bytes"],
+    )
     if logged:
         account.append(f"{logged:,} of gradients of applied steps")
     if waiting:
         account.append(f"{waiting:,} of gradients on their way to `[gradient_log] folder`")
+    if given:
+        account.append(f"{given:,} of gradients for copies")
     space = free_space_of(run.replica.parent)
     check_space(run.replica.parent, needed, " and ".join(account), space)
     read = {"saved": config.persist is not None, "served": config.serve is not None}

@@ -149,6 +149,7 @@ class UpdateService:
         optimizer = optimizer_of(job, self._config)
         self._each = optimizer.synced_backwards
         known = UnusedParameterMap(job, self._each)
+        assert kind.open is not None, "a copy has another updater"
         source = kind.open(run, job, optimizer)  # first: of one that is refused no replica is made
         try:
             replica, placing = open_replica(
@@ -211,6 +212,7 @@ class UpdateService:
                 return self._take(o, request, followed)
         self._settle_late(o, followed, waits=waits)
         self._say(o.source.new_finding())
+        o.kept.enter(followed.number)
         o.kept.tell()
         o.buffers.store_arrived(followed)
         o.gathered.look(followed, self._each)
@@ -443,6 +445,8 @@ class UpdateService:
         )
         if self._extracts:
             self._links.send("extract", message)
+        if self._config.copies is not None:
+            self._links.send("copies", message)
         self._links.report(message)
         if (lack := o.records.unwritten_lines()) is not None:
             self._links.report(lack)

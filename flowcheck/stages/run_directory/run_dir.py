@@ -162,6 +162,7 @@ class RecordFiles:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
         held = (self.kept_steps, self.audits, self.audit_files, self.anchors)
+        copies = (self.root / "copy.json", self.root / "copies.json")
         held_too = (self.heals, self.differing, self.tainted_at_end)
         patterns = ("*.log", "steps-*.jsonl", "differing-*.json")
         named = (path for pattern in patterns for path in self.root.glob(pattern))
@@ -169,6 +170,7 @@ class RecordFiles:
             *own,
             *held,
             *held_too,
+            *copies,
             self.heartbeat_file,
             self.ended,
             self.replay_options,
@@ -373,6 +375,11 @@ class RunDir(LearnedFiles, RecordFiles):
     def waiting_steps(self) -> Path:
         """What waits to be written to `[gradient_log] folder` (replica/step_journal)."""
         return self.memory / "waiting-steps"
+
+    @property
+    def changes(self) -> Path:
+        """The newest changes of the replica, for copies of it (stages/replica_copies)."""
+        return self.memory / "changes"
 
     @property
     def name_of_saves(self) -> str:

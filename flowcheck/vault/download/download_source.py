@@ -6,9 +6,7 @@ Several threads fetch parts of files, with one request for each part.
 from __future__ import annotations
 
 import http.client
-import io
 import math
-import socket
 import ssl
 import threading
 import time
@@ -36,8 +34,8 @@ from flowcheck.untrusted_paths import (
     step_number,
 )
 from flowcheck.untrusted_text import printable
+from flowcheck.vault.http_support.bounded_response import BoundedResponse
 from flowcheck.vault.http_support.http_ranges import content_range
-from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.http_support.tls_context import client_tls_context
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.checkpoint_listing import (
@@ -63,9 +61,6 @@ REFUSAL_BYTES_MAX = 64 << 10
 """Most bytes of an answer with an error: a sentence in JSON. A choice that bounds memory."""
 SHOWN_MAX = 500
 """Most characters of a server's sentence that are shown. A choice of layout."""
-HEAD_S = 60.0
-"""Seconds for the whole head of an answer; a server may need a while for it. A choice: longer
-delays the error."""
 LEAST_BYTES_S = 16 << 10
 """Bytes per second. A server that sends a whole answer more slowly is given up. A choice: a
 gigabyte would take 18 hours."""
@@ -305,7 +300,7 @@ class HttpSource:
             )
         else:
             made = http.client.HTTPConnection(host, port, timeout=limit_s)
-        made.response_class = _Answer
+        made.response_class = BoundedResponse
         return made
 
 
@@ -328,23 +323,13 @@ def _answered(status: int, said: Finding | str) -> Finding:
     return downloads.SERVER_ANSWERS(status=status, said=said)
 
 
-class _Answer(http.client.HTTPResponse):
-    """An HTTP answer whose whole head must arrive within HEAD_S."""
-
-    def __init__(self, sock: socket.socket, *more: Any, **named: Any) -> None:
-        super().__init__(sock, *more, **named)
-        self.fp.close()
-        self.within = DeadlineReader(sock, HEAD_S, sock.makefile("rb", buffering=0))
-        self.fp = io.BufferedReader(self.within)
-
-
 def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -> bytes | None:
     """The body of an answer; None if it is longer than `most_bytes`. Raises TimeoutError if it
     arrives more slowly than LEAST_BYTES_S."""
     length = answer.length
     if length is not None and length > most_bytes:
         return None
-    if isinstance(answer, _Answer):
+    if isinstance(answer, BoundedResponse):
         answer.within.restart(timeout_s + most_bytes / LEAST_BYTES_S)
     body = bytearray()
     while len(body) <= most_bytes:

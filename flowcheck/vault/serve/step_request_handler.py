@@ -10,17 +10,12 @@ With several jobs, the first three paths are below /jobs/K for job K.
 
 from __future__ import annotations
 
-import hmac
-import io
-import json
 import os
 import time
 from collections.abc import Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -30,8 +25,6 @@ from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import open_below
-from flowcheck.untrusted_text import printable
-from flowcheck.vault.http_support.bounded_http_server import is_own_user
 from flowcheck.vault.http_support.http_ranges import (
     Span,
     content_range,
@@ -40,9 +33,13 @@ from flowcheck.vault.http_support.http_ranges import (
     part_heads,
     requested_ranges,
 )
-from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.persist.checkpoint_ledger import DOUBTS_MAX
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
+from flowcheck.vault.serve.guarded_request_handler import (
+    BYTES,
+    GuardedRequestHandler,
+    GuardedServer,
+)
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
 
 SINGLE_JOB = ""
@@ -78,75 +75,22 @@ BLOCK_BYTES = 4 << 20
 LEAST_BYTES_S = 16 << 10
 """Bytes per second. A client that reads a whole answer more slowly is disconnected. A choice: a
 gigabyte would take 18 hours."""
-IDLE_S = 5.0
-"""Seconds from the end of a request to the end of the next request's head, on one connection. A
-choice: longer lets idle clients hold connections."""
-LOCAL_HOST_NAMES = ("127.0.0.1", "localhost", "[::1]")
-"""Host names by which programs on this machine reach a server on loopback. Another name may be a
-foreign web site whose name was made to point to this machine (DNS rebinding)."""
 BOUNDARY = "flowcheck-8d1f6c0e2b7a"
 """Boundary of a multipart answer. Each part states its length, so that the bytes may contain it."""
-JSON = "application/json"
-BYTES = "application/octet-stream"
 
 
-class StepRequestHandler(BaseHTTPRequestHandler):
+class StepRequestHandler(GuardedRequestHandler):
     """Answers the requests of one connection, one after the other."""
 
-    protocol_version = "HTTP/1.1"
     server: StepServer
     _catalogue: StepCatalog
     """The steps of the requested job."""
-    server_version = "flowcheck"
-    sys_version = ""
 
-    def setup(self) -> None:
-        super().setup()
-        self.connection.settimeout(self.server.timeout_s)
-        limit_s = min(self.server.timeout_s, IDLE_S)
-        self._head_in = DeadlineReader(self.connection, limit_s)
-        self.rfile = io.BufferedReader(self._head_in)
+    @property
+    def guard(self) -> GuardedServer:
+        return self.server
 
-    def handle_one_request(self) -> None:
-        self._head_in.restart()
-        super().handle_one_request()
-
-    def do_GET(self) -> None:
-        """Answers a GET request. An error becomes an answer or ends the connection."""
-        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # its body is not read, and is no next request
-        try:
-            self._answer()
-        except StateError as error:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, error.finding, {"Retry-After": "2"})
-        except (TimeoutError, ConnectionError):
-            self.close_connection = True
-
-    def do_HEAD(self) -> None:
-        """Answers a HEAD request: the head of GET's answer without a body."""
-        self.do_GET()
-
-    def _answer(self) -> None:
-        if not self._is_authorized():
-            told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
-            sent = self.headers.get("Authorization") is not None
-            if self.server.token is None:
-                why = findings.NO_TOKEN_SET()
-            elif sent:
-                why = findings.WRONG_TOKEN()
-            else:
-                why = findings.TOKEN_MISSING()
-            self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
-            return
-        if self.server.is_loopback and not is_local(self.headers.get("Host", "")):
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, findings.LOCAL_NAME_ONLY())
-            return
-        try:
-            path = urlsplit(self.path).path
-        except ValueError:  # http://[
-            self._refuse(HTTPStatus.BAD_REQUEST, findings.INVALID_URL())
-            return
-        words = [unquote(word) for word in path.strip("/").split("/")]
+    def answer_path(self, words: list[str], query: str) -> None:
         asked = job_of(words, self.server.jobs)
         if isinstance(asked, Finding):
             self._refuse(HTTPStatus.NOT_FOUND, asked)
@@ -164,13 +108,6 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                 self._step(which, "/".join(name))
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, findings.UNKNOWN_PATH())
-
-    def _is_authorized(self) -> bool:
-        if self.server.token is None:
-            return is_own_user(self.client_address[:2], self.connection.getsockname()[:2])
-        scheme, _, word = self.headers.get("Authorization", "").partition(" ")
-        given = word.strip().encode("latin-1", "replace")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
 
     def _index(self) -> dict[str, Any]:
         durable, memory = self._catalogue.durable(), self._catalogue.in_memory()
@@ -293,42 +230,6 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                 if not sent:
                     raise ConnectionError("the file ended early")
                 at += sent
-
-    def _json(
-        self, status: HTTPStatus, told: dict[str, Any], more: dict[str, str] | None = None
-    ) -> None:
-        text = json.dumps(told).encode() + b"\n"
-        own = {"Content-Type": JSON, "Content-Length": str(len(text)), "Cache-Control": "no-store"}
-        self._head(status, own | (more or {}))
-        if self.command != "HEAD":
-            self.wfile.write(text)
-
-    def _refuse(self, status: HTTPStatus, why: Finding, more: dict[str, str] | None = None) -> None:
-        """Answers with an error: `finding` for programs; `error`, its sentence, for people and for
-        clients of earlier releases."""
-        self._json(status, {"error": str(why), "finding": msgspec.to_builtins(why)}, more)
-
-    def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
-        self.send_response(status)
-        for key, value in told.items():
-            self.send_header(key, value)
-        if self.server.is_overloaded or self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Writes one line to the log, with control characters from the client escaped."""
-        self.server.say(printable(f"{self.client_address[0]} {format % args}"))
-
-    def address_string(self) -> str:
-        return str(self.client_address[0])
-
-
-def is_local(host: str) -> bool:
-    """Whether a Host header has a name by which programs on this machine reach it
-    (LOCAL_HOST_NAMES)."""
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return name.lower() in LOCAL_HOST_NAMES
 
 
 def _number(word: str) -> Step | None:

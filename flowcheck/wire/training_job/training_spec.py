@@ -41,6 +41,8 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     start_unknown: bool = False
     evidence: tuple[Finding, ...] = ()
     assumed: tuple[Finding, ...] = ()
+    copied: bool = False
+    """`assumed` is all that the replica rests on, as the chain said that it is a copy of."""
     format: int = SPEC_FORMAT
 
 

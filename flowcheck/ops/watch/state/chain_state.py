@@ -16,6 +16,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.replica.step_journal.journal_figures import JournalFigures
 from flowcheck.stages.chain_events.event_log import Event
+from flowcheck.stages.replica_copies.copy_records import CopiesRecord, CopyRecord
 from flowcheck.step_numbers import Step
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
@@ -391,6 +392,10 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Bytes that the trainer sent for that."""
     kept_steps: JournalFigures | None = None
     """What `[gradient_log] folder` keeps; None: it is not set, or nothing was kept yet."""
+    copied_by: CopiesRecord | None = None
+    """Copies on other machines that follow the replica; None: none may."""
+    copy_of: CopyRecord | None = None
+    """What the replica is a copy of; None: it is none."""
     assumed: tuple[Finding, ...]
     """Facts that no observation could have contradicted and that the replica relies on."""
     addresses: tuple[str, ...]

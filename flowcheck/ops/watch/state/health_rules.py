@@ -190,6 +190,8 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
         if not first.is_any_of(TAINTED_ELEMENTS):
             first = OLDER_PARAMETERS(count=len(job.tainted), first=first)
         return Health(word=HealthWord.TAINTED, reason=first)
+    if job.copy_of is not None and job.copy_of.why_not is not None:
+        return _stale(job.copy_of.why_not)
     if not job.learned:
         return _behind(NOT_LEARNED_BECAUSE(job.why_not[0]) if job.why_not else NOT_LEARNED())
     if job.step is None:

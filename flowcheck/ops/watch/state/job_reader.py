@@ -45,6 +45,7 @@ from flowcheck.stages.job_state.audited_files import FileOutcome, last_lines, ou
 from flowcheck.stages.job_state.heal_log import read_heal_records
 from flowcheck.stages.job_state.lifecycle_record_reader import Incarnation, incarnation_of
 from flowcheck.stages.job_state.training_facts import known_training, training_file
+from flowcheck.stages.replica_copies.copy_records import read_copies, read_copy
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line, last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -110,6 +111,9 @@ class JobReader:
         if logged is not None:
             timeline = tuple(_waiting(one) for one in timeline)
             lag = max(lag, -(-logged[1] // backwards_per_step))
+        lag_ms = self._lag_ms(step or START, timeline, waits=lag > 0)
+        if (copied := read_copy(run)) is not None:  # its chain's steps arrive elsewhere
+            lag, lag_ms = copied.lag_steps, copied.lag_s * 1e3
         lost = self.history.lost
         return State(
             number=self.number,
@@ -126,7 +130,7 @@ class JobReader:
             step_ns=(line.time_ns or None) if line is not None else None,
             arrived_step=self.history.arrived,
             lag_steps=lag,
-            lag_ms=self._lag_ms(step or START, timeline, waits=lag > 0),
+            lag_ms=lag_ms,
             arrival=None,
             step_rate=self.history.step_rate(time.time_ns()),
             update_seconds=line.seconds if line is not None else None,
@@ -143,6 +147,8 @@ class JobReader:
             tainted_elements=0 if line is None else sum(line.tainted.values()),
             **_healed(run),
             kept_steps=read_figures(run.kept_steps),
+            copied_by=read_copies(run),
+            copy_of=copied,
             assumed=assumptions_of(run),
             addresses=learned.addresses if learned is not None else (),
             **_audit(run),

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
+from flowcheck.replica.state_file.file_header import peek_commit
 from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
+from flowcheck.stages.replica_copies.copy_records import read_copy
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
     GradientSource,
     SourceProgress,
@@ -23,6 +25,7 @@ from flowcheck.stages.replica_update.gradient_sources.shard_source import (
     shard_progress,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.training_job.learned_job import FollowedData
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
@@ -35,8 +38,9 @@ class SourceKind:
     is_there: Callable[[RunDir], bool]
     """Whether a run has one by now, and what must be known of its training job, so that it can
     be opened."""
-    open: Callable[[RunDir, TrainingFacts, OptimizerConfig], GradientSource]
-    """With what is known of the training job, and its optimizer."""
+    open: Callable[[RunDir, TrainingFacts, OptimizerConfig], GradientSource] | None
+    """With what is known of the training job, and its optimizer; None: an updater of its own
+    takes whole changes in place of gradients (stages/replica_copies)."""
     progress: Callable[[RunDir], SourceProgress | None]
     """How far a run's source is, without changing anything; None: it has no such source."""
 
@@ -54,7 +58,29 @@ def _shard_progress(run: RunDir) -> SourceProgress | None:
         return shard_progress(shard)
 
 
+def _copy_progress(run: RunDir) -> SourceProgress | None:
+    """Of a copy, which is as far as its replica; what its chain has more of is not there yet."""
+    record = read_copy(run)
+    if record is None or not run.replica.exists():
+        return None
+    return SourceProgress(
+        gradient_bytes=record.gradient_bytes,
+        applied_iteration=Iteration(peek_commit(run.replica)[0].step),
+        complete=record.lag_steps,
+        next_is_complete=False,
+        lost_iteration=None,
+        next_covered_bytes=None,
+        covered_bytes=record.received_bytes,
+    )
+
+
 SOURCE_KINDS = (
+    SourceKind(
+        name="chain",
+        is_there=lambda run: read_copy(run) is not None and is_training_known(run),
+        open=None,
+        progress=_copy_progress,
+    ),
     SourceKind(
         name="gradient_log",
         is_there=lambda run: has_log_record(run) and is_training_known(run),
