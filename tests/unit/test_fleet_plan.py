@@ -286,3 +286,9 @@ def test_what_is_not_certain_never_shows_as_one() -> None:
     assert decimals(Fraction(10**12 - 1, 10**12)) == "0.999999999"
     assert decimals(Fraction(1)) == "1" and decimals(Fraction(0)) == "0"
     assert decimals(Fraction(1, 10**12)) == "1.00e-12"
+
+
+def test_any_one_of_the_domains_is_told_as_one(tmp_path: Path) -> None:
+    file = write_fleet(tmp_path / "f.toml", "aabb", "[redundancy]\nreplication_factor = 2\n")
+    printed = CliRunner().invoke(app, ["fleet", "plan", str(file)]).output
+    assert "any one of 2" in " ".join(printed.split())

@@ -97,6 +97,17 @@ UNREADABLE = Entry(
     "cannot be read: {error}",
     remedy="Check the path and its permissions (`ls -l`).",
 )
+NOT_A_TEXT_FILE = Entry(
+    "setting.not_a_text_file",
+    "is neither a regular file nor a pipe",
+    cause="A device or a socket may give bytes without end.",
+    remedy="Name a file of text.",
+)
+TOML_TOO_LARGE = Entry(
+    "setting.toml_too_large",
+    "is larger than {bytes:,} bytes",
+    remedy="Name the file with the settings.",
+)
 IS_LAYOUT_FILE = Entry(
     "setting.is_layout_file",
     "is a layout file (it has {tables}), and this command reads a job file: sources, model and "

@@ -128,7 +128,7 @@ def _domains(plan: FleetPlan) -> Table:
         "shards with several in one",
     )
     for one in plan.domains:
-        whole = f"any {one.survived}" if one.survived == one.domains else f"{one.survived}"
+        whole = f"any one of {one.survived}" if one.survived == one.domains else f"{one.survived}"
         counts = (one.domains, whole, one.most_parts, one.shards_sharing)
         table.add_row(one.kind, *map(str, counts))
     return table
