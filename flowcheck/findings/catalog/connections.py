@@ -27,6 +27,13 @@ CHANNELS_BY_USE = Entry(
     "connections carry channels in the order in which they were first used",
     cause=EQUAL_SIZES,
 )
+TREES_BY_GPU = Entry(
+    "connections.trees_by_gpu",
+    "trees pass through the GPUs of a node by turns, in their order: on channel 0 through the "
+    "lowest one that writes to another node, on the next channel through the next one",
+    cause="Each NIC numbers its queue pairs by itself, and channels of equal sizes run over "
+    "several NICs: no message tells which NIC has which of them.",
+)
 CHANNEL_ORDER_OPEN = Entry(
     "connections.channel_order_open",
     "which connection carries which channel is unknown: queue pair numbers, buffers and first use "

@@ -16,7 +16,7 @@ from support.netib.options import Options
 def order_of(options: Options, channel: int, node: int = 0) -> tuple[int, ...]:
     """A node's GPUs from the one that receives to the one that sends, by local rank."""
     if options.ring_exits:
-        first = channel % options.gpus
+        first = channel % options.ports * options.gpus // options.ports
         last = first ^ 1 if options.gpus % 2 == 0 else (first + 1) % options.gpus
         if options.ring_exits == "crossed" and node % 2:
             first, last = last, first

@@ -16,7 +16,7 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first
-from flowcheck.wire.learn.flows.nvls import nvls_forks
+from flowcheck.wire.learn.flows.nvls import forks_in_turns, nvls_forks, port_forks
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import Fork, forks
@@ -60,18 +60,30 @@ def rings_with_trees_over_two_nodes(
         yield from _forked([fork], known)
 
 
+def rings_with_trees_over_ports(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
+    """The same over several ports of each node."""
+    yield from _forked_or_silent(port_forks(streams), known)
+
+
 def rings_with_nvls(streams: Sequence[Stream], known: Known) -> Iterator[list[Guess]]:
-    """The same, of rings that NVLS trees are beside."""
-    for fork in sorted(nvls_forks(streams), key=lambda fork: fork.penalty):
+    """The same, of rings that NVLS trees are beside; first those that have plain trees too, of
+    which there are few."""
+    yield from _forked_or_silent(forks_in_turns(streams), known)
+    yield from _forked_or_silent(nvls_forks(streams), known)
+
+
+def _forked_or_silent(ways: Iterable[Fork], known: Known) -> Iterator[list[Guess]]:
+    for fork in sorted(ways, key=lambda fork: fork.penalty):
         yield from _forked([fork], known)
-        yield [Guess(ring) for ring in fork.by_silence(known.rules)]
+        yield from _alike(Guess(ring) for ring in fork.by_silence(known.rules))
 
 
 def _forked(ways: Sequence[Fork], known: Known) -> Iterator[list[Guess]]:
     found: list[Guess] = []
     for fork in ways:
         for guess in _read(fork.ring, path_of(fork.ring) or (), fork.ranks, known, fork):
-            if guess.ring.gpus == fork.gpus:
+            told = guess.ring
+            if told.gpus == fork.gpus and (not fork.fixed or fork.agrees(told)):
                 found += (replace(guess, ring=ring) for ring in fork.rings(guess.ring))
     yield from _alike(found)
 

@@ -15,6 +15,7 @@ from itertools import islice
 import numpy as np
 
 from flowcheck.findings.catalog.collective_evidence import SIZE_CUT_OFF
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.learn.align.known import Known
 from flowcheck.wire.learn.align.left_over import sums_beside
 from flowcheck.wire.learn.align.nodes_told import Guess
@@ -200,14 +201,14 @@ def _foretold(
 
 
 def _all_are_the_rings(ring: Ring, way: Way) -> bool:
-    """Each connection taken for the ring's carried something round it: others, of a head of NVLS
-    trees, would have other channels."""
+    """Each connection taken for the ring's carried something round it, or by plain trees: others,
+    of a head of NVLS trees, would have other channels."""
     if not ring.nvls.heads:
         return True
     used = {
         (number, place)
         for cut in way.cuts
-        if not cut.op.tree
+        if cut.op.algorithm is not Algorithm.NVLS_TREE
         for number, (names, schedule) in enumerate(zip(cut.channels, cut.schedules, strict=True))
         for place, name in enumerate(names)
         if name is not None and schedule[name]

@@ -12,6 +12,7 @@ from flowcheck.wire.learn.align.nodes_told import (
     rings_over_nodes,
     rings_with_nvls,
     rings_with_trees_over_nodes,
+    rings_with_trees_over_ports,
     rings_with_trees_over_two_nodes,
 )
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -34,6 +35,7 @@ def rings_told(
         return
     yield from _of_rings_and_trees(streams, grants, known)
     yield from rings_with_trees_over_two_nodes(streams, known)
+    yield from rings_with_trees_over_ports(streams, known)
     if may_be_of_nvls(streams, grants):
         yield from rings_with_nvls(streams, known)
 

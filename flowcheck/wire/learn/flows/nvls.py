@@ -1,11 +1,13 @@
-"""The connections of a communicator whose all-reduces may go by NVLS trees.
+"""The connections of a communicator whose all-reduces may go by NVLS trees, by plain trees over
+several NIC ports of a node, or by both in turns.
 
 On every channel each head of a node, the GPU nearest to a NIC, is linked with the same head of the
 nodes above and below its own; clear-to-send messages name who writes. Such a connection is the
 ring's too where the ring of that channel joins the same two GPUs (NCCL src/transport.cc,
 ncclTransportP2pSetup: a connection is of a channel and a peer). Those of the ring were used first,
 in the start-up. Where so many channels are NVLS's, each head has as many connections to each node
-above and below it: that, and the count of ranks, tells the heads.
+above and below it: that, and the count of ranks, tells the heads. Plain trees' connections
+(`tree_lanes.py`) are among a head's too where they join the same two GPUs.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
+from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, TREES_BY_GPU
 from flowcheck.wire.collectives.nccl_parameters import Protocol
-from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NvlsShape
+from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NO_NVLS, NvlsShape
 from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
 from flowcheck.wire.learn.flows.channels import in_order, marks_of, of_several_gpus
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -25,10 +27,14 @@ from flowcheck.wire.learn.flows.grants import Grants
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.rings import Edge
 from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
+from flowcheck.wire.learn.flows.tree_lanes import (
+    MOST_CHANNELS,
+    NO_TREES,
+    TreeLanes,
+    tree_lanes,
+)
 from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored, nodes_named
 
-MOST_CHANNELS = 64
-"""NCCL src/include/device.h, MAXCHANNELS."""
 USUAL_CHANNELS = (16, 24, 32)
 """Of NVLS (src/transport/nvls.cc, ncclNvlsTuning): tried where small tensors used fewer."""
 MOST_BEGINS = 8
@@ -64,11 +70,29 @@ def may_be_of_nvls(streams: Sequence[Stream], grants: Sequence[Grants]) -> bool:
 def nvls_forks(streams: Sequence[Stream]) -> Iterator[Fork]:
     """Ways in which these may be of a ring and of NVLS trees over nodes of several GPUs, the
     likeliest first."""
+    for nodes in _nodes(streams):
+        yield from nodes.forks()
+
+
+def port_forks(streams: Sequence[Stream]) -> Iterator[Fork]:
+    """The same of plain trees over several ports of a node, without NVLS trees."""
+    for nodes in _nodes(streams):
+        if nodes.has_ports:
+            yield from nodes.plain_forks()
+
+
+def forks_in_turns(streams: Sequence[Stream]) -> Iterator[Fork]:
+    """The same of plain trees and NVLS trees."""
+    for nodes in _nodes(streams):
+        yield from nodes.forks_in_turns()
+
+
+def _nodes(streams: Sequence[Stream]) -> Iterator[_Nodes]:
     for ranks in ranks_counted(streams):
         for gpus in range(2, ranks // 2 + 1):
             links = None if ranks % gpus else _links(streams, ranks, gpus)
             if links and _are_of_nvls(links, ranks // gpus):
-                yield from _Nodes(links, gpus, ranks // gpus).forks()
+                yield _Nodes(links, gpus, ranks // gpus)
 
 
 def heads_seen(streams: Sequence[Stream]) -> tuple[int, tuple[int, ...]] | None:
@@ -164,6 +188,54 @@ class _Nodes:
                     known.add(name)
                     yield from self._of_chunks(ring, channels, shared)
 
+    @property
+    def has_ports(self) -> bool:
+        """Two nodes are linked by several pairs of addresses."""
+        return any(
+            len({(s.key.source, s.key.destination) for s in of}) > 1 for of in self.links.values()
+        )
+
+    def plain_forks(self) -> Iterator[Fork]:
+        """By where the start-up may have ended, without NVLS trees."""
+        for ring in self._rings():
+            for lanes in self._trees(ring, with_nvls=False):
+                for place, group in enumerate(self._groups([*ring, *lanes.late])):
+                    made = self._fork(group, NO_NVLS, {}, lanes)
+                    if made is not None:
+                        yield replace(made, penalty=place * UNLIKELY)
+
+    def forks_in_turns(self) -> Iterator[Fork]:
+        """With NVLS trees: what these have is in Simple, and of plain trees some is not."""
+        for ring in self._rings():
+            for lanes in self._trees(ring, with_nvls=True):
+                trees = [stream for own in lanes.own.values() for stream in own.values()]
+                both = [*ring, *lanes.late]
+                for channels in range(MOST_CHANNELS, 0, -1):
+                    if shared := self._shared([*both, *trees], channels):
+                        yield from self._of_chunks(both, channels, shared, lanes)
+
+    def _trees(self, ring: Sequence[Stream], *, with_nvls: bool) -> Iterator[TreeLanes]:
+        """Plain trees of what the ring has not, or of that what carried anything not in Simple."""
+        own, code = set(map(id, ring)), bytes((CODE_OF[Protocol.SIMPLE],))
+        of_ring = {link: [s for s in of if id(s) in own] for link, of in self.links.items()}
+        beside = {
+            link: [
+                stream
+                for stream in of
+                if id(stream) not in own
+                and (not with_nvls or stream.columns.protocol_codes.strip(code))
+            ]
+            for link, of in self.links.items()
+        }
+        yield from tree_lanes(of_ring, beside, self.gpus, self.nodes, with_nvls=with_nvls)
+
+    def _groups(self, ring: Sequence[Stream]) -> list[Group]:
+        """The ring's connections in the ways in which they may be ordered."""
+        groups = [grouped(ring, (), self._hosts(), 0)]
+        if any(map(of_several_gpus, groups[0].links.values())):
+            groups.append(grouped(ring, (), self._hosts(), 0, by_number=False))
+        return groups
+
     def _rings(self) -> Iterator[list[Stream]]:
         """Connections that the ring may have, the likeliest first: those to the next node that were
         used before a pause."""
@@ -217,15 +289,17 @@ class _Nodes:
         return found if told and told[0] and all(one == told[0] for one in told) else None
 
     def _of_chunks(
-        self, ring: Sequence[Stream], channels: int, shared: Mapping[tuple[Link, Lane], bool]
+        self,
+        ring: Sequence[Stream],
+        channels: int,
+        shared: Mapping[tuple[Link, Lane], bool],
+        trees: TreeLanes = NO_TREES,
     ) -> Iterator[Fork]:
         heads = len({lane[2] for _, lane in shared})
         shape = NvlsShape(heads=heads, channels=channels, nodes=self.nodes)
-        groups = [grouped(ring, (), self._hosts(), 0)]
-        if any(map(of_several_gpus, groups[0].links.values())):
-            groups.append(grouped(ring, (), self._hosts(), 0, by_number=False))
+        groups = self._groups(ring)
         for place, (chunk, (later, group)) in enumerate(product(CHUNKS, enumerate(groups))):
-            made = self._fork(group, replace(shape, chunk_bytes=chunk), shared)
+            made = self._fork(group, replace(shape, chunk_bytes=chunk), shared, trees)
             if made is None:
                 return
             yield replace(made, penalty=place * UNLIKELY)
@@ -234,50 +308,102 @@ class _Nodes:
                 yield replace(wider, penalty=(place + len(groups) * len(CHUNKS)) * UNLIKELY)
 
     def _fork(
-        self, group: Group, shape: NvlsShape, shared: Mapping[tuple[Link, Lane], bool]
+        self,
+        group: Group,
+        shape: NvlsShape,
+        shared: Mapping[tuple[Link, Lane], bool],
+        trees: TreeLanes = NO_TREES,
     ) -> Fork | None:
         heads = sorted({lane[2] for _, lane in shared})
-        lanes = _RingLanes(group, self.gpus)
+        lanes = _RingLanes(group, self.gpus, trees.joined)
+        if not lanes.agrees:
+            return None
+        channel_of = {id(s): c for own in trees.own.values() for c, s in own.items()}
         edges, head_of, open_ = [], dict[int, int](), False
         for (link, lane), both in shared.items():
-            head, channels = heads.index(lane[2]), _channels(link, self.nodes, shape.channels)
-            first = lanes.channels(_named(link), lane) if both else []
-            if first is None or not set(first) <= set(channels):
-                first, open_ = [], True
-            # Connections of the ring that were not used yet may be among them, in other places.
-            open_ |= both and lanes.count < shape.channels
-            streams = self._lanes(link)[lane]
+            head, streams = heads.index(lane[2]), self._lanes(link)[lane]
             if not both:
-                streams = [stream for stream in streams if id(stream) not in lanes.known]
-            rows, order = in_order({_named(link): streams})
-            open_ |= len(streams) > 1 and not order.is_any_of(CHANNELS_BY_NUMBER)
-            made = [*first, *(c for c in channels if c not in first)]
-            of = dict(zip(map(id, rows[_named(link)]), made, strict=True))
-            for stream in streams:
-                if id(stream) in lanes.known:
-                    head_of[id(stream)] = head
-                    open_ |= lanes.known[id(stream)] != of[id(stream)]
-            rest = [stream for stream in streams if id(stream) not in lanes.known]
+                earlier = lanes.known.keys() | channel_of.keys()
+                streams = [stream for stream in streams if id(stream) not in earlier]
+            told = self._channels_of(link, lane, streams, (lanes, channel_of), shape)
+            if told is None:
+                return None
+            of, unsure = told
+            # Connections that were not used yet may be among them, in other places.
+            open_ |= unsure or (both and lanes.count < shape.channels)
+            open_ |= both and 0 < trees.used < shape.channels
+            head_of |= {id(s): head for s in streams if id(s) in lanes.known.keys() | channel_of}
+            rest = [stream for stream in streams if id(stream) not in head_of]
             if rest:
                 rest.sort(key=lambda stream: of[id(stream)])
                 edges.append(self._edge(link, head, [of[id(s)] for s in rest], rest, shape))
+        next_ones = [link for link in self.links if around(link, self.nodes)]
         return Fork(
             ranks=self.nodes * self.gpus,
             gpus=self.gpus,
-            found=0,
-            used=0,
+            found=trees.found,
+            used=trees.used,
             ring=group,
-            edges=tuple(edges),
-            shared={link[0]: (False, False) for link in self.links if around(link, self.nodes)},
+            edges=(*self._tree_edges(trees, head_of, shape), *edges),
+            shared={link[0]: trees.shared.get(link, (False, False)) for link in next_ones},
             nodes={f"host {node}": node for node in range(self.nodes)},
             nvls=shape,
             heads={
-                link[0]: lanes.heads(_named(link), head_of)
-                for link in self.links
-                if around(link, self.nodes)
+                link[0]: lanes.heads(_named(link), head_of, joined=shape.heads > 0)
+                for link in next_ones
             },
             heads_open=open_,
+            fixed=shape.heads > 0 or any(trees.joined.values()),
+            unused=frozenset(map(id, trees.late)),
+            by_gpu=(TREES_BY_GPU(),) if trees.used > 1 else (),
         )
+
+    def _channels_of(
+        self,
+        link: Link,
+        lane: Lane,
+        streams: Sequence[Stream],
+        known: tuple[_RingLanes, Mapping[int, int]],
+        shape: NvlsShape,
+    ) -> tuple[dict[int, int], bool] | None:
+        """({id of a head's connection: its channel}, whether that is open): those of the ring were
+        made first, then those of plain trees or of NVLS trees; None: trees' are elsewhere."""
+        ring, trees = known
+        channels = _channels(link, self.nodes, shape.channels)
+        first = (
+            ring.channels(_named(link), lane) if any(id(s) in ring.known for s in streams) else []
+        )
+        unsure = first is None or not set(first) <= set(channels)
+        first = [] if unsure or first is None else first
+        rows, order = in_order({_named(link): streams})
+        unsure |= len(streams) > 1 and not order.is_any_of(CHANNELS_BY_NUMBER)
+        of_trees = sorted(trees[id(s)] for s in streams if id(s) in trees)
+        for then in ([*first, *of_trees], first):
+            made = dict.fromkeys((*then, *channels))
+            of = dict(zip(map(id, rows[_named(link)]), made, strict=False))
+            if len(made) == len(of) == len(streams) and all(
+                trees.get(one, channel) == channel for one, channel in of.items()
+            ):
+                unsure |= any(ring.known.get(one, c) != c for one, c in of.items())
+                return of, unsure
+        return None
+
+    def _tree_edges(
+        self, trees: TreeLanes, head_of: Mapping[int, int], shape: NvlsShape
+    ) -> Iterator[Edge]:
+        """Connections of plain trees that the ring has not."""
+        for link, own in sorted(trees.own.items()):
+            if not own:
+                continue
+            heads = {channel: head_of.get(id(own[channel]), NO_HEAD) for channel in sorted(own)}
+            yield Edge(
+                sender=link[0] * self.gpus,
+                receiver=link[1] * self.gpus,
+                streams=tuple(own[channel] for channel in heads),
+                trees=trees.passing(link),
+                heads=tuple(heads.get(c, NO_HEAD) for c in range(shape.channels)),
+                own_channels=tuple(heads),
+            )
 
     def _edge(
         self,
@@ -287,7 +413,7 @@ class _Nodes:
         streams: Sequence[Stream],
         shape: NvlsShape,
     ) -> Edge:
-        """Connections of one head that the ring has not."""
+        """Connections of one head that ring and plain trees have not."""
         return Edge(
             sender=link[0] * self.gpus,
             receiver=link[1] * self.gpus,
@@ -309,7 +435,10 @@ class _Nodes:
 class _RingLanes:
     """Which channels of the ring are between which two GPUs."""
 
-    def __init__(self, group: Group, gpus: int) -> None:
+    def __init__(
+        self, group: Group, gpus: int, joined: Mapping[Link, Mapping[int, Stream]]
+    ) -> None:
+        """joined: {nodes: {channel: a connection that plain trees have too}}."""
         self._group, self._gpus = group, gpus
         self._full = max(group.links, key=lambda link: len(group.links[link]))
         self.count = len(group.links[self._full])
@@ -318,6 +447,9 @@ class _RingLanes:
         """{id of a connection of the ring: its channel}."""
         for link in group.links:
             self.known |= self._paired(link)
+        told = {id(s): c for own in joined.values() for c, s in own.items()}
+        self.agrees = all(self.known.get(one, c) == c for one, c in told.items())
+        """Those that trees have too have their channels."""
 
     def _paired(self, link: tuple[str, str]) -> dict[int, int]:
         """By what the connections that carry all channels carried too: a broadcast passes them on
@@ -352,11 +484,14 @@ class _RingLanes:
                 return [c for c in range(self.count) if lanes[c % period] == lane]
         return None
 
-    def heads(self, link: tuple[str, str], head_of: Mapping[int, int]) -> RingHeads:
-        """Which heads the ring's connections to the next node join, and which channels they are."""
+    def heads(
+        self, link: tuple[str, str], head_of: Mapping[int, int], *, joined: bool
+    ) -> RingHeads:
+        """Which heads the ring's connections to the next node join, if there are any, and which
+        channels they are."""
         streams = self._group.links.get(link, ())
-        by_channel = [NO_HEAD] * self.count
-        for stream in streams:
+        by_channel = [NO_HEAD] * self.count * joined
+        for stream in streams if joined else ():
             by_channel[self.known[id(stream)]] = head_of.get(id(stream), NO_HEAD)
         return tuple(by_channel), tuple(self.known[id(stream)] for stream in streams)
 

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.double_binary_tree import (
     PerTree,
     is_second,
@@ -271,6 +272,12 @@ class Fork:
     """{node: which heads the ring's connections to the next node join}."""
     heads_open: bool = False
     """As of `Ring`."""
+    fixed: bool = False
+    """The channels of the ring's connections are those of `heads`, whatever sizes say."""
+    unused: frozenset[int] = frozenset()
+    """Identities of connections of the ring that its start-up did not use."""
+    by_gpu: tuple[Finding, ...] = ()
+    """What the channels of plain trees rest on."""
     penalty: int = 0
 
     def beside(self, ring: Ring, *, lead: str = "") -> Ring:
@@ -282,6 +289,7 @@ class Fork:
             sender = node * self.gpus if lead else edge.sender
             trees = self.shared.get(node, (True, True))
             heads, own = self.heads.get(node, ((), ()))
+            own = own if self.fixed else ()
             edges.append(replace(edge, sender=sender, trees=trees, heads=heads, own_channels=own))
         made = replace(
             ring,
@@ -291,20 +299,31 @@ class Fork:
             found=self.found,
             nvls=self.nvls,
             heads_open=self.heads_open,
+            by_gpu=(*ring.by_gpu, *self.by_gpu),
             penalty=ring.penalty + self.penalty,
         )
         return replace(made, edges=tuple(_of_width(edge, made.width) for edge in made.edges))
 
+    def agrees(self, ring: Ring) -> bool:
+        """Each of its connections starts at the node that it is known to be of."""
+        node_of = {id(s): self.nodes[link[0]] for link, of in self.ring.links.items() for s in of}
+        return all(
+            node_of[id(stream)] == edge.sender_of(0) // self.gpus
+            for edge in ring.edges
+            for stream in edge.streams
+        )
+
     def by_silence(self, rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
-        """Of NVLS trees: the ring by where broadcasts do not come, which is whom rank 0 reads from;
+        """Beside trees: the ring by where broadcasts do not come, which is whom rank 0 reads from;
         who else writes is no matter but to sums round the ring, and is left open."""
         into, counts = ("host 0",), {link: len(of) for link, of in self.ring.links.items()}
         nodes, channels = self.ranks // self.gpus, max(counts.values())
         there = {
             channel
-            for link in self.ring.links
+            for link, own in self.ring.links.items()
             if link[1] in into
-            for channel in self.heads[self.nodes[link[0]]][1]
+            for stream, channel in zip(own, self.heads[self.nodes[link[0]]][1], strict=True)
+            if id(stream) not in self.unused
         }
         silent = {c for c in range(channels) if there and c not in there}
         for also in (frozenset({0}), frozenset[int]()):
@@ -327,7 +346,7 @@ class Fork:
                 borne_out=True,
                 turns=frozenset(range(channels)),
             )
-            yield self.beside(made)
+            yield from self.rings(made) if self.found else (self.beside(made),)
 
     def rings(self, ring: Ring) -> Iterator[Ring]:
         """The ring with the trees beside it, of as many channels as were seen or a few more: small

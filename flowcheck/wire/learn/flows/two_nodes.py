@@ -24,8 +24,9 @@ from flowcheck.wire.collectives.double_binary_tree import (
     sum_passes_down,
     tree_parents,
 )
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.counted import ranks_counted
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.streams import CODE_OF, Stream
 from flowcheck.wire.learn.flows.trees import MOST_WAYS, Fork, Link, Links, TreesOver, links_of_nodes
 
 NODES = 2
@@ -58,6 +59,7 @@ def forks_of_two(streams: Sequence[Stream]) -> Iterator[Fork]:
 
 
 def _forks(links: Links, gpus: int) -> Iterator[Fork]:
+    sent = {id(stream): sent_on(stream) for own in links.values() for stream in own}
     for used in range(max(map(len, links.values())), 0, -1):
         for found in range(used, 0, -1):
             for there, back in SHARINGS:
@@ -67,7 +69,7 @@ def _forks(links: Links, gpus: int) -> Iterator[Fork]:
                     _by_channel(links[THERE], there, used, found),
                     _by_channel(links[BACK], back, used, found),
                 )
-                if _comes_down(ways, found):
+                if _comes_down(ways, found, sent):
                     yield from _in_roles(links, gpus, used, found, (there, back))
 
 
@@ -88,8 +90,12 @@ def _by_channel(
     return [made[channel] for channel in range(used)]
 
 
-def _comes_down(ways: Sequence[list[tuple[Stream, bool]] | None], found: int) -> bool:
-    """What goes up each channel's tree comes down it."""
+def _comes_down(
+    ways: Sequence[list[tuple[Stream, bool]] | None],
+    found: int,
+    sent: Mapping[int, NDArray[np.int64]],
+) -> bool:
+    """What goes up each channel's tree comes down it. sent: {id: what a connection carried}."""
     there, back = ways
     if there is None or back is None:
         return False
@@ -97,26 +103,33 @@ def _comes_down(ways: Sequence[list[tuple[Stream, bool]] | None], found: int) ->
         second = is_second(channel, found)
         down = sum_passes_down(*THERE, tree_parents(NODES, second))
         (above, above_is_rings), (below, below_is_rings) = (two, one) if down else (one, two)
+        up, came = sent[id(above)], sent[id(below)]
         if below_is_rings:
-            fits = _found_behind(_sent(above), _sent(below), all_of_it=False)
+            fits = found_behind(up, came, all_of_it=False)
         elif above_is_rings:
-            turned = _sent(below)[::-1] * TURNED, _sent(above)[::-1] * TURNED
-            fits = _found_behind(*turned, all_of_it=True)
+            fits = found_behind(turned(came), turned(up), all_of_it=True)
         else:
-            fits = _is_begun_by(_sent(above), _sent(below))
+            fits = begun_by(up, came)
         if not fits:
             return False
     return True
 
 
-def _sent(stream: Stream) -> NDArray[np.int64]:
-    """[message] (time, bytes, protocol)."""
+def sent_on(stream: Stream, *, with_simple: bool = True) -> NDArray[np.int64]:
+    """[message] (time, bytes, protocol), of those in Simple too or of all others."""
     columns = stream.columns
     codes = np.frombuffer(columns.protocol_codes, np.uint8)
-    return np.stack((columns.times_ns, columns.wire_bytes, codes), axis=1).astype(np.int64)
+    sent = np.stack((columns.times_ns, columns.wire_bytes, codes), axis=1).astype(np.int64)
+    return sent if with_simple else sent[codes != CODE_OF[Protocol.SIMPLE]]
 
 
-def _is_begun_by(up: NDArray[np.int64], down: NDArray[np.int64]) -> bool:
+def turned(sent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """From the last message on, in times that grow then."""
+    made: NDArray[np.int64] = sent[::-1] * TURNED
+    return made
+
+
+def begun_by(up: NDArray[np.int64], down: NDArray[np.int64]) -> bool:
     """What came down is what went up, or its beginning, each message later."""
     own = up[: len(down)]
     if not len(down) or len(own) < len(down):
@@ -124,16 +137,15 @@ def _is_begun_by(up: NDArray[np.int64], down: NDArray[np.int64]) -> bool:
     return bool((own[:, 1:] == down[:, 1:]).all() and (own[:, 0] <= down[:, 0]).all())
 
 
-def _found_behind(wanted: NDArray[np.int64], there: NDArray[np.int64], *, all_of_it: bool) -> bool:
+def found_behind(wanted: NDArray[np.int64], there: NDArray[np.int64], *, all_of_it: bool) -> bool:
     """Each message is among others, in their order and later; but for the last ones, if not all of
     it has to be."""
-    at = matched = 0
+    others = iter(there.tolist())
+    matched = 0
     for time, *kind in wanted.tolist():
-        while at < len(there) and (there[at, 0] < time or there[at, 1:].tolist() != kind):
-            at += 1
-        if at == len(there):
+        if not any(at >= time and one == kind for at, *one in others):
             break
-        at, matched = at + 1, matched + 1
+        matched += 1
     return matched == len(wanted) if all_of_it else matched > 0
 
 

@@ -1,0 +1,86 @@
+"""All-reduces by plain trees over several NICs a node, alone, in turns with rings and in turns with
+NVLS trees, of an independent generator: every sum, and every step's gradient, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from property.test_netib_followed import follow
+from property.test_netib_nvls import LARGER
+from property.test_netib_trees import TREES
+from support.netib import generate
+
+from flowcheck.findings.catalog.connections import TREES_BY_GPU
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.learn import read_stream
+from flowcheck.wire.training_job.learned_job import decode_job
+
+PORTS = replace(
+    TREES, gpus=2, rails=2, channels=4, tree_found=2, ring_exits="crossed", tree_pattern="tree"
+)
+FOUR = replace(PORTS, ranks=8, gpus=4, rails=4, channels=8, tree_found=4)
+NEXT_GPU = replace(PORTS, ranks=8, gpus=4, ring_exits="own")
+HANGING = replace(NEXT_GPU, tree_pattern="balanced", tree_chain="back")
+"""A node above is entered at the second GPU of its row, by the same NIC."""
+PLAIN = {
+    "two-gpus": PORTS,
+    "one-tree-a-port": replace(PORTS, channels=2, version=(2, 30), mirrored=(1,)),
+    "four-gpus-ll128": replace(FOUR, mirrored=(1,), version=(2, 30), protocol="LL128"),
+    "eight-gpus": replace(
+        FOUR, ranks=16, gpus=8, rails=8, channels=16, tree_found=8, protocol="Simple",
+        version=(2, 28), mix=((2000, "LL"),),
+    ),
+    "next-gpu": NEXT_GPU,
+    "hanging": HANGING,
+    "hanging-and-rings": replace(HANGING, tree_below=90000, version=(2, 21)),
+    "three-nodes": replace(PORTS, ranks=6, mirrored=(2,)),
+    "one-file": replace(PORTS, manners=replace(PORTS.manners, merged=True)),
+    "metric": replace(PORTS, metric_every=2, steps=5),
+}  # fmt: skip
+TURNS = replace(
+    LARGER, channels=4, tree_found=2, tree_below=200_000, ring_exits="crossed",
+    tree_pattern="tree", mix=((200_000, "LL"),), caps_bytes=(100_000, 900_000),
+)  # fmt: skip
+IN_TURNS = {
+    "in-turns": TURNS,
+    "in-turns-four-gpus": replace(
+        TURNS, ranks=8, gpus=4, channels=8, nvls_channels=8, tree_found=4, mirrored=(1,)
+    ),
+    "in-turns-ll128": replace(TURNS, mix=((20_000, "LL"), (200_000, "LL128")), version=(2, 27)),
+    "in-turns-eight-gpus": replace(
+        TURNS, ranks=16, gpus=8, channels=16, nvls_channels=16, tree_found=8
+    ),
+}
+FOLLOWED = PLAIN | IN_TURNS
+BY_DAY = ("two-gpus", "hanging-and-rings", "three-nodes", "in-turns")
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in FOLLOWED
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_sum_is_told(name: str, tmp_path: Path) -> None:
+    made = generate(FOLLOWED[name], tmp_path)
+    tape = read_capture_files(made.files)
+    reading = read_stream(tape.flows, tape.messages)
+    told = [c for c in reading.collectives if c.kind == "all_reduce" and c.meaning]
+    truth = [c for c in made.truth.collectives if c.kind == "all_reduce" and c.gradient]
+    assert [c.sha256 for c in told] == [c.sha256 for c in truth]
+    used = {c.algorithm for c in told}
+    assert Algorithm.TREE in used and (Algorithm.NVLS_TREE in used) == (name in IN_TURNS)
+    assert reading.job is not None and reading.why_not == ()
+    assert TREES_BY_GPU() in reading.job.assumed
+    assert reading.weights is not None
+    assert reading.weights.data.tobytes() == made.truth.weights
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_jobs_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
+    options = FOLLOWED[name]
+    chain = follow(options, tmp_path, shm)
+    job = decode_job(chain.run.learned_job.read_bytes())
+    assert job.communicators[0].ranks == options.ranks
+    assert any(op.algorithm is Algorithm.TREE for op in job.each)
