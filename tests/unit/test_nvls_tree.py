@@ -180,4 +180,4 @@ def test_a_connection_of_rings_carries_the_head_that_it_joins_and_no_other() -> 
 def test_the_row_asks_for_all_ports_of_a_node() -> None:
     spec = spec_of(Algorithm.NVLS_TREE)
     assert spec.all_ports_of_a_node
-    assert not spec.one_port_a_node
+    assert spec.most_nodes_of_several_ports is None

@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.mirrored_ports import SEVERAL_CABLES
 from flowcheck.findings.catalog.nccl_transport import NVLS_TREES_MIRRORED
 from flowcheck.findings.catalog.refused_layouts import (
     ALGORITHM_LEAST_GPUS,
+    ALGORITHM_NICS,
     ALGORITHM_RANKS,
     MONITOR_ROOM,
     NO_CHUNK_SEEN,
@@ -178,6 +179,16 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
         choose(tmp_path, layout(nodes=2, algorithm="tree"))
     found = choose(tmp_path, layout(nodes=2, gpus=2, algorithm="tree"))
     assert words(found) == ["Ethernet1:rx", "Ethernet1:tx"]
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "both"])
+def test_a_tree_over_several_nics_needs_all_ports_of_a_node(algorithm: str, tmp_path: Path) -> None:
+    tree = {**eight_gpus(2), "algorithm": algorithm}
+    found = choose(tmp_path, tree)
+    assert sorted(words(found)) == sorted(f"p{n}-1:{way}" for n in range(8) for way in ("rx", "tx"))
+    assert choose(tmp_path, {**eight_gpus(3, 2), "algorithm": "tree", "gpus": 4}).choice.placed
+    with refused_as(ALGORITHM_NICS, kind=ConfigError, algorithm="trees", most=3, own=4):
+        choose(tmp_path, {**eight_gpus(4, 2), "algorithm": "tree", "gpus": 4})
 
 
 def eight_gpus(nodes: int, nics: int = 8, **more: object) -> dict[str, object]:

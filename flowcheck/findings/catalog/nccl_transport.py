@@ -137,8 +137,8 @@ GATHERED_BY_PAT = Entry(
 )
 TREES_MIRRORED = Entry(
     "algorithm.trees_mirrored_both_ways",
-    "Trees: both directions of a port are mirrored, because following a tree needs both. Gb/s are "
-    "counted as a ring's; an inner node of a tree sends about as much.",
+    "Trees: both directions of all ports of a node are mirrored, because following a tree needs "
+    "them. Gb/s are counted as a ring's; an inner node of a tree sends about as much.",
 )
 NVLS_TREES_MIRRORED = Entry(
     "algorithm.nvls_trees_mirrored",

@@ -247,8 +247,8 @@ ALGORITHM_LEAST_GPUS = Entry(
 )
 ALGORITHM_NICS = Entry(
     "layout.algorithm_nics",
-    "group {group} uses several NICs of node {node}, and {algorithm} are supported only "
-    "with one NIC for each node",
+    "group {group} uses several NICs of node {node}, and {algorithm} over several NICs are "
+    "followed on {most} nodes at most, but it has {own}",
     remedy="Have NCCL use rings: NCCL_ALGO=Ring for the trainers.",
 )
 

@@ -135,8 +135,9 @@ class AlgorithmSpec:
     least_nodes: int = 2
     least_gpus: int = 1
     """Of a node."""
-    one_port_a_node: bool = False
-    """All channels of a node must come and go by one port."""
+    most_nodes_of_several_ports: int | None = None
+    """Where a node's channels come and go by several ports: on how many nodes it is followed; None:
+    on any number."""
     all_ports_of_a_node: bool = False
     """Each NIC of a node carries its own share of every tensor: all of one node are mirrored."""
     mirror_note: Finding | None = None

@@ -125,19 +125,22 @@ def coverage_problem(
     for ring in rings:
         goals = [(_goal(ring, spec), spec) for spec in specs]
         wants += [goal for goal, _ in goals]
-        for goal in (goal for goal, spec in goals if spec.all_ports_of_a_node):
+        # Where no direction shows chunks of its own, a node's ports show all of it together.
+        for goal in (goal for goal, spec in goals if spec.final_chunks is None):
             for node, nics in _nics_of_nodes(ring, plugs).items():
                 shows.setdefault((node, nics, _BOTH), {})[goal.name] = goal.whole
-        by_link = [(goal, spec) for goal, spec in goals if not spec.all_ports_of_a_node]
-        for link, (goal, spec) in product(ring.links, reversed(by_link)):
-            final_chunks = spec.final_chunks
-            bits = goal.whole
-            if final_chunks is not None:
-                final = final_chunks(link.sender, ring.ranks)
-                bits = sum(1 << n for n, some in enumerate(goal.chunks) if final.issuperset(some))
+        by_link = [(goal, s.final_chunks) for goal, s in goals if s.final_chunks is not None]
+        for link, (goal, final_chunks) in product(ring.links, reversed(by_link)):
+            final = final_chunks(link.sender, ring.ranks)
+            bits = sum(1 << n for n, some in enumerate(goal.chunks) if final.issuperset(some))
             for place in _places(link, together):
                 own = shows.setdefault(place, {})
                 own[goal.name] = own.get(goal.name, 0) | bits
+    for (node, nics, ways), shown in shows.items():
+        # All NICs of a node show what each of them does.
+        for nic in nics if len(nics) > 1 else ():
+            for name, bits in shows.get((node, (nic,), ways), {}).items():
+                shown[name] = shown.get(name, 0) | bits
     order = _preferred(rings)
     taps = [
         PortTap(
@@ -189,13 +192,16 @@ def _check_sizes(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
 
 
 def _check_nics(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
-    """One NIC a node, by which all of a group's channels come and go, where that is asked."""
+    """One NIC a node, by which all of a group's channels come and go, where it has so many
+    nodes."""
     nics: dict[tuple[str, int], int] = {}
-    for ring in rings if spec.one_port_a_node else ():
+    most = spec.most_nodes_of_several_ports
+    for ring in (ring for ring in rings if most is not None and len(ring.links) > most):
         for link in ring.links:
             for node, nic in ((link.out_of, link.nic_out), (link.into, link.nic_in)):
                 if nics.setdefault((ring.group.name, node), nic) != nic:
-                    why = ALGORITHM_NICS(group=ring.group.name, node=node, algorithm=spec.plural)
+                    told = {"algorithm": spec.plural, "most": most, "own": len(ring.links)}
+                    why = ALGORITHM_NICS(group=ring.group.name, node=node, **told)
                     raise ConfigError("algorithm", str(spec.name), why)
 
 
