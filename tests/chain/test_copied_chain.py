@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support.chain import LIMIT_S, Command, flowcheck, wait_until
+from support.free import free_port
 from support.netib import generate
 from support.pcap_records import FILE_HEADER_BYTES, records_of
 from test_tainted_steps import LEARNING_RATE, job, trained
@@ -106,10 +107,12 @@ def test_the_newest_step_of_a_copy_outlives_all_other_machines(
     part.write_bytes(whole[:FILE_HEADER_BYTES] + b"".join(records[: int(FIRST_HAS * len(records))]))
     first = chains.up("first", f'[[source]]\nfile = "{part}"\n[copies]\nport = 0\n')
     capture = f'[[source]]\nfile = "{made.files[0]}"\n'
-    later = chains.up("later", capture + "[copies]\nport = 0\nepoch = 1\n")
-    own = [url_of(first), url_of(later)]
-    copy = chains.up("copy", f"[gradients]\nchains = {json.dumps(own)}\ntimeout_s = 3\n")
+    port = free_port()
+    own = [url_of(first), f"http://127.0.0.1:{port}"]
+    copy = chains.up("copy", f"[gradients]\nchains = {json.dumps(own)}\ntimeout_s = 8\n")
     wait_until(lambda: step_of(first) > 0 and step_of(copy) > 0, LIMIT_S, "the first steps")
+    # Only now: a copy that found this one first would follow no chain of an earlier epoch.
+    later = chains.up("later", capture + f"[copies]\nport = {port}\nepoch = 1\n")
     wait_until(lambda: step_of(later) == STEPS, LIMIT_S, "the last step")
     at = step_of(first)
     assert 0 < at < STEPS
