@@ -95,7 +95,7 @@ def _plain(told: str, choices: tuple[str, ...]) -> Finding:
         return WRONG_LENGTH(wanted=int(wrong[1]), found=int(wrong[2]))
     if wrong := foreign_messages.MSGSPEC_TYPE.fullmatch(told):
         wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
-        found = WORDS.get(wrong[2], wrong[2])
+        found = "a number with a point" if wrong[2] == "float" else WORDS.get(wrong[2], wrong[2])
         return WRONG_TYPE(wanted=" or ".join(wanted), found=found)
     return NOT_ACCEPTED(told)
 

@@ -10,7 +10,12 @@ from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.toml_file import read_toml
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.fleet_plan import DOMAIN_MISSING, FILE_TOO_LARGE, NODE_TWICE
+from flowcheck.findings.catalog.fleet_plan import (
+    DOMAIN_MISSING,
+    FILE_TOO_LARGE,
+    NO_NAME,
+    NODE_TWICE,
+)
 from flowcheck.fleet.copy_placement import Strategy
 
 MOST_FILE_BYTES = 1 << 20
@@ -26,6 +31,12 @@ class NodeConfig(ConfigSection, frozen=True, kw_only=True):
     power: str | None = None
     """Feed that it hangs on."""
     switch: str | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("name", *DOMAIN_KINDS):
+            text = getattr(self, key)
+            if text is not None and not text.strip():
+                raise ConfigError(f"node.{key}", text, NO_NAME())
 
 
 class RedundancyConfig(ConfigSection, frozen=True, kw_only=True):

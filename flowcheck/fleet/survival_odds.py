@@ -25,8 +25,8 @@ from flowcheck.fleet.copy_placement import Placement
 
 MOST_STATES = 4_096
 MOST_STATE_NODES = 1 << 18
-"""A choice: states at a time, and states times nodes. Within them a fleet is counted in half a
-minute: a ring of an erasure code 4 + 2 on 1,024 nodes has 256 states or fewer."""
+"""A choice: states at a time, and states times nodes of a part. Within them a fleet is counted in
+half a minute: a ring of an erasure code 4 + 2 on 1,024 nodes has 256 states or fewer."""
 
 Holders = frozenset[int]
 State = tuple[tuple[int, int], ...]
@@ -69,11 +69,13 @@ class Survival(msgspec.Struct, frozen=True, kw_only=True):
 def survival(placement: Placement) -> Survival:
     """Raises ConfigError where a part of the fleet is too entangled to count."""
     width, spare = placement.nodes + 1, placement.redundancy.spare
-    most_states = min(MOST_STATES, MOST_STATE_NODES // placement.nodes)
     whole = 1
     for sets, times in _alike(components(placement.holder_sets)):
-        whole *= _polynomial(sets, spare, width, most_states) ** times
-    idle = placement.nodes - len(frozenset[int]().union(*placement.holder_sets))
+        own = _polynomial(sets, spare, width)
+        if own is None:
+            raise ConfigError("nodes", placement.nodes, TOO_MANY_STATES(_most_states(sets)))
+        whole *= own**times
+    idle = placement.nodes - _nodes(placement.holder_sets)
     whole *= (1 + (1 << width)) ** idle
     field = (1 << width) - 1
     counts = tuple(whole >> (f * width) & field for f in range(placement.nodes + 1))
@@ -126,9 +128,17 @@ def _walk(sets: Iterable[Holders]) -> list[int]:
     return order
 
 
-def _polynomial(sets: list[Holders], spare: int, width: int, most_states: int) -> int:
-    """Of a part whose nodes are 0, 1, and so on."""
-    nodes = len(frozenset[int]().union(*sets))
+def _nodes(sets: Iterable[Holders]) -> int:
+    return len(frozenset[int]().union(*sets))
+
+
+def _most_states(sets: Iterable[Holders]) -> int:
+    return min(MOST_STATES, MOST_STATE_NODES // _nodes(sets))
+
+
+def _polynomial(sets: list[Holders], spare: int, width: int) -> int | None:
+    """Of a part whose nodes are 0, 1, and so on; None: it has too many states to count."""
+    nodes, most_states = _nodes(sets), _most_states(sets)
     steps: list[list[_Step]] = [[] for _ in range(nodes)]
     for shard, one in enumerate(sets):
         for seen, node in enumerate(sorted(one), 1):
@@ -143,7 +153,7 @@ def _polynomial(sets: list[Holders], spare: int, width: int, most_states: int) -
                     after[moved] += ways << (gone * width)
         states = after
         if len(states) > most_states:
-            raise ConfigError("nodes", nodes, TOO_MANY_STATES(most_states))
+            return None
     return states[()]
 
 

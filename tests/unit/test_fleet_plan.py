@@ -21,7 +21,7 @@ from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import fleet_plan as told
 from flowcheck.findings.catalog.general_errors import FILE_MISSING
-from flowcheck.findings.catalog.refused_settings import FROM_TO, ONE_OF, UNKNOWN_KEY
+from flowcheck.findings.catalog.refused_settings import FROM_TO, ONE_OF, UNKNOWN_KEY, WRONG_TYPE
 from flowcheck.findings.finding import Entry
 from flowcheck.fleet.copy_placement import Redundancy, Strategy, place
 from flowcheck.fleet.failure_domains import spread, spread_placement
@@ -231,6 +231,9 @@ def test_what_allows_no_plan_is_refused(stated: dict[str, object], entry: Entry)
         ('[[node]]\nname = "a"\nrack = "r"\n[[node]]\nname = "b"\n', told.DOMAIN_MISSING, ""),
         ('[[node]]\nname = "a"\nrak = "r"\n', UNKNOWN_KEY, "node.rak"),
         ('[redundancy]\nstrategy = "grup"\n', ONE_OF, "redundancy.strategy"),
+        ('[[node]]\nname = " "\n', told.NO_NAME, "node.name"),
+        ('[[node]]\nname = "a"\nrack = ""\n', told.NO_NAME, "node.rack"),
+        ("[redundancy]\nreplication_factor = 2.0\n", WRONG_TYPE, "redundancy.replication_factor"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_key(
@@ -245,6 +248,24 @@ def test_a_wrong_file_is_refused_by_its_key(
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with refused_as(FILE_MISSING, kind=ConfigError):
         load_fleet(tmp_path / "none.toml")
+
+
+def test_groups_beside_a_ring_cost_it_no_case() -> None:
+    """82 groups of 12 and a ring of 16: sets of lost nodes of each part, multiplied by hand."""
+    code = Redundancy(needed=8, spare=4)
+    most = 8
+    of_ring = survival(place(range(16), Strategy.RING, code)).surviving_sets
+    sets = list(of_ring[: most + 1])
+    for _ in range(82):
+        sets = [
+            sum(sets[f - lost] * comb(12, lost) for lost in range(min(f, code.spare) + 1))
+            for f in range(most + 1)
+        ]
+    told_sets = survival(place(range(1000), Strategy.MIXED, code)).surviving_sets
+    assert list(told_sets[: most + 1]) == sets and sets[5] < comb(1000, 5)
+    with refused_as(told.TOO_MANY_STATES, kind=ConfigError) as refusal:
+        survival(place(range(1024), Strategy.RING, code))
+    assert "1024" in str(refusal.value)
 
 
 def write_fleet(path: Path, racks: str, more: str = "") -> Path:

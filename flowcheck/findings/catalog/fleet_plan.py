@@ -54,9 +54,10 @@ FILE_TOO_LARGE = Entry(
     "is larger than {bytes:,} bytes",
     remedy="Name the file with the nodes.",
 )
+NO_NAME = Entry("fleet_plan.no_name", "must have a visible character")
 DOMAIN_MISSING = Entry(
     "fleet_plan.domain_missing",
-    "is not stated for this node, and {others} of the nodes state it",
+    "is not stated for this node; nodes that state it: {others}",
     remedy="State it for each node, or for none.",
 )
 TOO_MANY_STATES = Entry(
