@@ -23,9 +23,11 @@ from flowcheck.plane.shared_memory.shared_memory_location import SHM
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.copy_updater.copy_client import CopyClient
-from flowcheck.stages.replica_copies.change_ring import ChangeRing, change_slot_bytes
+from flowcheck.stages.replica_copies.change_ring import ChangeRing
+from flowcheck.stages.replica_copies.change_ring_sizes import change_slot_bytes
 from flowcheck.stages.replica_copies.copies_server import CopiesServer
-from flowcheck.stages.replica_copies.copy_messages import AnswerKind, CopyPosition, Epoch
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
+from flowcheck.stages.replica_copies.copy_messages import AnswerKind, CopyPosition
 from flowcheck.stages.replica_update.kept_steps import KeptSteps
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step

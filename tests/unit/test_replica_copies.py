@@ -42,11 +42,11 @@ from flowcheck.replica.step_journal.journal_records import JournalLine
 from flowcheck.stages.copy_updater.copy_stage import ChangePosition
 from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
 from flowcheck.stages.replica_copies.copy_messages import (
     PREFIX,
     AnswerKind,
     CopyAnswer,
-    Epoch,
     decode_head,
     encode_head,
 )

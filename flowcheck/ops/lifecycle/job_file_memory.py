@@ -36,7 +36,7 @@ from flowcheck.ops.planning.memory_estimate import (
 )
 from flowcheck.plane.shared_memory.shared_memory_location import huge_bytes_free
 from flowcheck.replica.step_journal.waiting_sizes import waiting_bytes
-from flowcheck.stages.replica_copies.change_ring import ring_bytes
+from flowcheck.stages.replica_copies.change_ring_sizes import ring_bytes
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.untrusted_text import printable

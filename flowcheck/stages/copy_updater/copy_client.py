@@ -21,13 +21,13 @@ from flowcheck.findings.catalog.replica_copies import (
     COPY_SILENT,
 )
 from flowcheck.findings.finding import Finding, entries
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
 from flowcheck.stages.replica_copies.copy_messages import (
     DIGEST_BYTES,
     PREFIX,
     AnswerKind,
     CopyAnswer,
     CopyPosition,
-    Epoch,
     blocks,
     body_bytes,
     decode_head,

@@ -14,7 +14,8 @@ from flowcheck.findings.catalog.replica_copies import (
     COPY_EPOCH_TWICE,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.replica_copies.copy_messages import CopyAnswer, Epoch
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
+from flowcheck.stages.replica_copies.copy_messages import CopyAnswer
 from flowcheck.stages.replica_copies.copy_records import SeenEpoch, epoch_file
 from flowcheck.stages.run_directory.run_dir import RunDir
 

@@ -29,15 +29,15 @@ from flowcheck.findings.catalog.replica_copies import NO_CHANGE_RING
 from flowcheck.private_files import open_private
 from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_records import ChangeKind, JournalLine
-from flowcheck.stages.replica_copies.copy_messages import DIGEST_BYTES, Epoch
+from flowcheck.stages.replica_copies.change_ring_sizes import (
+    LINE_BYTES,
+    PAGE_BYTES,
+    change_slot_bytes,
+    ring_bytes,
+)
+from flowcheck.stages.replica_copies.copy_epoch import ID_BYTES, Epoch
 from flowcheck.stages.replica_copies.copy_records import RunCount
 
-SLOTS_LEAST, SLOTS_MOST = 3, 64
-"""A choice: with three a copy is never more than one step's time from needing a whole state; with
-many, small models keep more than any pause takes."""
-LINE_BYTES = 256 << 10
-"""Room for a line: as of the step journal."""
-PAGE_BYTES = 4096
 _FILE = struct.Struct("<8sQQ16sQQ16s")
 """Magic, slots, bytes of a slot, which life of the chain, stated epoch, number of the run, place
 of the run directory."""
@@ -52,17 +52,6 @@ _COMMITTED_AT = 64
 NO_PAYLOAD = (1 << 64) - 1
 """In place of the bytes of a payload that is larger than a slot, or that there is none of: a whole
 state leads on from there."""
-
-
-def change_slot_bytes(payload_bytes: int) -> int:
-    """Bytes of a slot for so many bytes of a change."""
-    return PAGE_BYTES + LINE_BYTES + -(-max(payload_bytes, 1) // PAGE_BYTES) * PAGE_BYTES
-
-
-def ring_bytes(payload_bytes: int, memory_bytes: int) -> int:
-    """Bytes of shared memory of a ring. payload_bytes: of a gradient; memory_bytes: as stated."""
-    slot = change_slot_bytes(payload_bytes)
-    return PAGE_BYTES + min(SLOTS_MOST, max(SLOTS_LEAST, memory_bytes // slot)) * slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +108,7 @@ class ChangeRing:
         finally:
             os.close(descriptor)
         if not known:
-            source, count = secrets.token_bytes(DIGEST_BYTES), count or RunCount(0, "00" * 16)
+            source, count = secrets.token_bytes(ID_BYTES), count or RunCount(0, "00" * 16)
             own = source, stated, count.runs, bytes.fromhex(count.place)
             _WORD.pack_into(memory, _INCARNATION_AT, 1)
             memory[8 : _FILE.size] = _FILE.pack(_MAGIC, slots, slot, *own)[8:]

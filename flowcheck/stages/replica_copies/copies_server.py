@@ -34,13 +34,13 @@ from flowcheck.replica.state_file.file_header import Commit, read_commit, read_d
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_copies.change_ring import ChangeRing, RingChange
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
 from flowcheck.stages.replica_copies.copy_messages import (
     BLOCK_BYTES,
     AnswerKind,
     CopyAnswer,
     CopyPosition,
     CopyRequest,
-    Epoch,
     blocks,
     body_bytes,
     digest_of,

@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.replica_copies import COPY_ANSWER
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.stages.replica_copies.copy_epoch import Epoch
 from flowcheck.step_numbers import Step
 
 BLOCK_BYTES = 1 << 20
@@ -43,21 +44,6 @@ PARTS_MAX = 4096
 PART_BYTES_MAX = 1 << 44
 """Most bytes of one part: sixteen terabytes, more than any machine holds."""
 Told = TypeVar("Told", bound=msgspec.Struct)
-
-
-class Epoch(msgspec.Struct, frozen=True, order=True):
-    """When a change was made, in an order that no clock decides: later epochs take the place of
-    earlier ones."""
-
-    stated: int = 0
-    """`[copies] epoch` of the chain's job file."""
-    run: int = 0
-    """How often a chain began in the run directory."""
-    incarnation: int = 1
-    """Of the training job: one more with each restart that was followed."""
-
-    def __str__(self) -> str:
-        return f"{self.stated}.{self.run}.{self.incarnation}"
 
 
 class CopyPosition(msgspec.Struct, frozen=True):

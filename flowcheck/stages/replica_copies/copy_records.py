@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.replica_copies import (
     COPY_STATE_KNOWN,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.replica_copies.copy_messages import DIGEST_BYTES, Epoch
+from flowcheck.stages.replica_copies.copy_epoch import ID_BYTES, Epoch
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
@@ -163,7 +163,7 @@ def write_record(file: Path, record: msgspec.Struct) -> None:
 def next_run(run: RunDir) -> RunCount:
     """Of a chain that begins in the run directory, from 1; on disk when this returns. Raises
     OSError where that fails, msgspec.MsgspecError where the file is damaged."""
-    file, known = run_count_file(run), RunCount(0, secrets.token_hex(DIGEST_BYTES))
+    file, known = run_count_file(run), RunCount(0, secrets.token_hex(ID_BYTES))
     if file.exists():
         known = msgspec.json.decode(file.read_bytes(), type=RunCount)
     now = RunCount(known.runs + 1, known.place)

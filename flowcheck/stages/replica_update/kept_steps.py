@@ -27,7 +27,8 @@ from flowcheck.replica.step_journal.journal_records import (
     values_line,
 )
 from flowcheck.replica.step_journal.journal_writer import StepJournal
-from flowcheck.stages.replica_copies.change_ring import ChangeRing, ring_bytes
+from flowcheck.stages.replica_copies.change_ring import ChangeRing
+from flowcheck.stages.replica_copies.change_ring_sizes import ring_bytes
 from flowcheck.stages.replica_copies.copy_records import next_run
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step

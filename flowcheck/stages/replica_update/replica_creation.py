@@ -37,7 +37,7 @@ from flowcheck.stages.job_state.model_layout import (
     optimizer_of,
     stated_model_mismatch,
 )
-from flowcheck.stages.replica_copies.change_ring import ring_bytes
+from flowcheck.stages.replica_copies.change_ring_sizes import ring_bytes
 from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
