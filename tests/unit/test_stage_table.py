@@ -20,6 +20,7 @@ from support.supervised import CONFIG, STAGES, Bench, Clock, FakeProcess
 from support.tally_stage import ROW, with_row
 
 from flowcheck.config import (
+    GradientsConfig,
     JobConfig,
     OptimizerConfig,
     RingConfig,
@@ -316,6 +317,15 @@ def test_sources_are_captured_once_every_stage_that_brings_frames_is_up(
     progress.up.add("tally-1")
     say(progress)
     assert str(CAPTURES()) in capsys.readouterr().err
+
+
+def test_who_captures_nothing_waits_for_no_training(capsys: pytest.CaptureFixture[str]) -> None:
+    config = JobConfig(
+        gradients=GradientsConfig(chains=("http://127.0.0.1:7378",)),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+    )
+    LiveMessages(config)(ChainProgress(up=set(stage_names(config))))
+    assert capsys.readouterr().err == ""
 
 
 SMALL = JobConfig(

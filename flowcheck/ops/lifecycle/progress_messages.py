@@ -141,7 +141,8 @@ class LiveMessages:
         for note in progress.notes.since(self._notes):
             print_message(note)
         self._notes = progress.notes.count
-        if not self._listening and self._captures <= progress.up:
+        # A chain without captures waits for no training.
+        if self._captures and not self._listening and self._captures <= progress.up:
             self._listening = True
             print_message(CAPTURES())
         if progress.steps and not self._stepping:
