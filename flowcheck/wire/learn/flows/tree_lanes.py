@@ -35,6 +35,10 @@ from flowcheck.wire.learn.flows.two_nodes import PER_TREE, begun_by, found_behin
 MOST_CHANNELS = 64
 """NCCL src/include/device.h, MAXCHANNELS."""
 
+MOST_TRIES = 1 << 14
+"""A choice: of ways in which connections may be trees' and the ring's. Strangers' frames may leave
+more of them open than anybody has time for."""
+
 Ports = tuple[str, str]
 """(address at the lower node, at the higher one)."""
 Lanes = dict[Link, dict[Ports, list[Stream]]]
@@ -108,12 +112,16 @@ class _Links:
         if not pairs or not all(totals):
             return
         slots = max(len(self._order(pair)) for pair in pairs)
-        for used in range(min(MOST_CHANNELS, max(totals)), 0, -1):
-            for found in range(used, min(slots, used) - 1, -1):
-                for shared in self._sharings(found, used):
-                    named = self._named(found, used, shared)
-                    if named is not None and self._comes_down(*named, found, used):
-                        yield TreeLanes(found, used, *named, shared, self._late(named[1]))
+        tries = (
+            (used, found, shared)
+            for used in range(min(MOST_CHANNELS, max(totals)), 0, -1)
+            for found in range(used, min(slots, used) - 1, -1)
+            for shared in self._sharings(found, used)
+        )
+        for used, found, shared in tries:
+            named = self._named(found, used, shared)
+            if named is not None and self._comes_down(*named, found, used):
+                yield TreeLanes(found, used, *named, shared, self._late(named[1]))
 
     def _late(self, joined: Named) -> tuple[Stream, ...]:
         used = {id(s) for lanes in self.ring.values() for own in lanes.values() for s in own}
@@ -139,6 +147,8 @@ class _Links:
             ]
             ways.append([(link, shared) for shared in fits])
         for chosen in product(*ways):
+            if next(self._left, None) is None:
+                return
             made = dict(chosen)
             back = (made.get(link[::-1], (False, False)) for link in made)
             if not any(
@@ -225,6 +235,11 @@ class _Links:
                 else found_behind(turned(own), turned(of), all_of_it=True)
             )
         return self._known[name]
+
+    @cached_property
+    def _left(self) -> Iterator[int]:
+        """Tries that are left."""
+        return iter(range(MOST_TRIES))
 
     @cached_property
     def _known(self) -> dict[tuple[int, int, bool], bool]:
