@@ -89,6 +89,7 @@ def test_a_learned_job_must_fit_with_its_readers_and_logs(
     settings = SimpleNamespace(
         replica=ReplicaConfig(keep_bytes=keep_bytes),
         gradient_log=GradientLogConfig(taken_steps=taken_steps),
+        copies=None,
         persist=object(),
         serve=object(),
     )
