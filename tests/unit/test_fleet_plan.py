@@ -263,9 +263,8 @@ def test_groups_beside_a_ring_cost_it_no_case() -> None:
         ]
     told_sets = survival(place(range(1000), Strategy.MIXED, code)).surviving_sets
     assert list(told_sets[: most + 1]) == sets and sets[5] < comb(1000, 5)
-    with refused_as(told.TOO_MANY_STATES, kind=ConfigError) as refusal:
+    with refused_as(like(told.TOO_MANY_STATES, key="nodes", value="1024"), kind=ConfigError):
         survival(place(range(1024), Strategy.RING, code))
-    assert "1024" in str(refusal.value)
 
 
 def write_fleet(path: Path, racks: str, more: str = "") -> Path:

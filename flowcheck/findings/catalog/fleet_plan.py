@@ -54,7 +54,11 @@ FILE_TOO_LARGE = Entry(
     "is larger than {bytes:,} bytes",
     remedy="Name the file with the nodes.",
 )
-NO_NAME = Entry("fleet_plan.no_name", "must have a visible character")
+NO_NAME = Entry(
+    "fleet_plan.no_name",
+    "must have a visible character",
+    remedy="Name each node, and leave out domains that are not known.",
+)
 DOMAIN_MISSING = Entry(
     "fleet_plan.domain_missing",
     "is not stated for this node; nodes that state it: {others}",
