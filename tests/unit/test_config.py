@@ -166,7 +166,13 @@ def not_of(right: str, found: str) -> Finding:
             "3",
             like(ONE_OF, choices=re.compile("'loop', 'foreach'")),
         ),
-        ("queues = 2", "queues = 1.5", "source[1].queues", "1.5", not_of(WHOLE, "a number")),
+        (
+            "queues = 2",
+            "queues = 1.5",
+            "source[1].queues",
+            "1.5",
+            not_of(WHOLE, "a number with a point"),
+        ),
         ('"one.pcapng"', "7", "source[0].file", "7", not_of(TEXT, WHOLE)),
         (
             "betas = [0.9, 0.95]",
