@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,41 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class ServerSettings(Protocol):
+    """What tables of servers that give a replica's state have in common."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def token_file(self) -> str | None: ...
+    @property
+    def tls_certificate(self) -> str | None: ...
+    @property
+    def tls_key(self) -> str | None: ...
+    @property
+    def connections(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+def check_server(table: str, own: ServerSettings) -> None:
+    """Raises ConfigError where such a server cannot be, or would answer strangers. table: of the
+    job file."""
+    if not 0 <= own.port <= 65535:
+        raise ConfigError(f"{table}.port", own.port, FROM_TO(least=0, most=65535))
+    at_least(f"{table}.connections", own.connections, 1)
+    if not own.timeout_s > 0:
+        raise ConfigError(f"{table}.timeout_s", own.timeout_s, ABOVE(0))
+    if own.tls_key is not None and own.tls_certificate is None:
+        right = NEEDS_OTHER(f"{table}.tls_certificate")
+        raise ConfigError(f"{table}.tls_key", own.tls_key, right)
+    if own.token_file is None and own.host not in LOOPBACK:
+        right = TOKEN_NEEDED(token_file=f"{table}.token_file", loopback=LOOPBACK[0])
+        raise ConfigError(f"{table}.host", own.host, right)
 
 
 class PersistConfig(ConfigSection, frozen=True, kw_only=True):
@@ -105,14 +140,5 @@ class ServeConfig(ConfigSection, frozen=True, kw_only=True):
     """Most steps in the folder `staging`. A choice: each takes the room of a whole checkpoint."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError("serve.port", self.port, FROM_TO(least=0, most=65535))
-        at_least("serve.connections", self.connections, 1)
         at_least("serve.staged", self.staged, 1)
-        if not self.timeout_s > 0:
-            raise ConfigError("serve.timeout_s", self.timeout_s, ABOVE(0))
-        if self.tls_key is not None and self.tls_certificate is None:
-            raise ConfigError("serve.tls_key", self.tls_key, NEEDS_OTHER("serve.tls_certificate"))
-        if self.token_file is None and self.host not in LOOPBACK:
-            right = TOKEN_NEEDED(token_file="serve.token_file", loopback=LOOPBACK[0])
-            raise ConfigError("serve.host", self.host, right)
+        check_server("serve", self)

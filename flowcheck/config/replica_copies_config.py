@@ -6,16 +6,14 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
-from flowcheck.config.persist_serve_config import LOOPBACK
+from flowcheck.config.persist_serve_config import check_server
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_settings import (
-    ABOVE,
     CHAIN_URL,
     FROM_TO,
     LOGS_OR_CHAINS,
     NEEDS_OTHER,
     NO_LOGS,
-    TOKEN_NEEDED,
 )
 
 
@@ -48,19 +46,10 @@ class CopiesConfig(ConfigSection, frozen=True, kw_only=True):
     a chain with a lower one once they have seen a higher one."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ConfigError("copies.port", self.port, FROM_TO(least=0, most=65535))
-        at_least("copies.connections", self.connections, 1)
         at_least("copies.memory_bytes", self.memory_bytes, 0)
         if not 0 <= self.epoch < 1 << 32:
             raise ConfigError("copies.epoch", self.epoch, FROM_TO(least=0, most=(1 << 32) - 1))
-        if not self.timeout_s > 0:
-            raise ConfigError("copies.timeout_s", self.timeout_s, ABOVE(0))
-        if self.tls_key is not None and self.tls_certificate is None:
-            raise ConfigError("copies.tls_key", self.tls_key, NEEDS_OTHER("copies.tls_certificate"))
-        if self.token_file is None and self.host not in LOOPBACK:
-            right = TOKEN_NEEDED(token_file="copies.token_file", loopback=LOOPBACK[0])
-            raise ConfigError("copies.host", self.host, right)
+        check_server("copies", self)
 
 
 class GradientsConfig(ConfigSection, frozen=True, kw_only=True):

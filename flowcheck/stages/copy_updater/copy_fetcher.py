@@ -141,9 +141,7 @@ class CopyFetcher:
             client = self._clients[number % len(self._clients)]
             try:
                 answer, parts = self._fetch(client, want, at)
-            except NotAnswered as error:
-                self._failed(client, error.finding)
-            except FlowCheckError as error:
+            except (NotAnswered, FlowCheckError) as error:
                 self._failed(client, error.finding)
             except Exception as error:  # nobody else would tell that nothing is asked any more
                 self._failed(client, BROKE(kind=type(error).__name__, text=plain_error_text(error)))

@@ -166,7 +166,7 @@ def _whole(text: str) -> int:
 
 
 def _hex(text: str) -> str:
-    if len(text) not in (0, 2 * DIGEST_BYTES) or set(text) - set("0123456789abcdef"):
+    if text and not _is_name(text):
         raise ValueError("a digest")
     return text
 

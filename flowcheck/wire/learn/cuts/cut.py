@@ -141,6 +141,12 @@ def cut_stream(
     return replace(best, found=tuple(settled(ring, cut, rules) for cut in best.found))
 
 
+def cut_again(ring: Ring, expect: Expect, purse: Purse) -> Cuts:
+    """What a ring carried that was read before, by other expectations. Trees have connections of
+    their own: when sends came tells the order beside the ring's."""
+    return cut_stream(ring, expect, purse=purse, in_order=bool(ring.branches))
+
+
 def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
     """Another send came before all of its own. Ranks that a broadcast has passed may begin a tree's
     all-reduce; what all ranks have a part in has begun everywhere before one of them ends it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
+from flowcheck.wire.learn.cuts.cut import Purse, cut_again
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.search.typed import typed_again
@@ -35,8 +35,7 @@ def _read_again(
     ring, parameters = known.ring, stated.parameters
     # Of two ranks and sums in a wider type a half of the first sum is as large as the weights.
     weights = () if stated.weights_unsent else parameters
-    # Trees have connections of their own: when sends came tells the order beside the ring's.
-    cuts = cut_stream(ring, OwnLoop(weights), purse=purse, in_order=bool(ring.branches))
+    cuts = cut_again(ring, OwnLoop(weights), purse)
     readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []
     for reading in (*readings, known.cuts):
         laid_out = grouped_loop if stated.groups else own_loop

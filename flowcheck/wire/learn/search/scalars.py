@@ -30,7 +30,7 @@ from flowcheck.wire.ddp_startup.scalar_parameters import (
     places_in_buckets,
     places_in_runs,
 )
-from flowcheck.wire.learn.cuts.cut import Cut, Purse, cut_stream
+from flowcheck.wire.learn.cuts.cut import Cut, Purse, cut_again
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.tighten import tightened
@@ -97,9 +97,7 @@ def _cut_of(habits: Habits, parameters: Sequence[Parameter]) -> ParsedShapes | N
 def _again(known: Communicator, placed: Placed, purse: Purse) -> Communicator | None:
     """Read with the parameters so; None where that explains less."""
     trainer = Trainer(placed=placed)
-    # Trees have connections of their own: when sends came tells the order beside the ring's.
-    trees = bool(known.ring.branches)
-    cuts = cut_stream(known.ring, trainer, purse=purse, in_order=trees)
+    cuts = cut_again(known.ring, trainer, purse)
     habits = trainer.habits(cuts.ring, cuts.found)
     cuts = replace(cuts, found=named(cuts.found, habits, cuts.ring))
     if cuts.unread > known.cuts.unread or habits.shapes != placed.cuts:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from flowcheck.wire.ddp_startup import ddp_messages
-from flowcheck.wire.learn.cuts.cut import Cut, Cuts, Purse, cut_stream
+from flowcheck.wire.learn.cuts.cut import Cut, Cuts, Purse, cut_again
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.dtypes import holds, is_as_large
 from flowcheck.wire.learn.search.tighten import tightened
@@ -40,9 +40,7 @@ def typed_again(
 
 
 def _by(types: Types, known: Communicator, purse: Purse) -> Communicator | None:
-    # Trees have connections of their own: when sends came tells the order beside the ring's.
-    trees = bool(known.ring.branches)
-    cuts = cut_stream(known.ring, Trainer(types), purse=purse, in_order=trees)
+    cuts = cut_again(known.ring, Trainer(types), purse)
     habits = Trainer(types).habits(cuts.ring, cuts.found)
     # What is sent beside the weights tells more than they do: also of a life that ends early.
     enough = BEGUN if types.beside else (Stage.PLANNED,)
