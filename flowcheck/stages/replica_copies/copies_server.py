@@ -233,7 +233,7 @@ class CopiesHandler(GuardedRequestHandler):
         first = min(asked.first, -(-change.payload.size // BLOCK_BYTES))
         sizes = {"parts": (change.payload.size,), "first": first}
         own = self._head_of(AnswerKind.CHANGE, commit, **told, **sizes)
-        self._give(own, [change.payload], lambda: shared.opened().is_held(change))
+        self._give(own, [change.payload], lambda: ring.is_held(change))
 
     def _await_change(self, ring: ChangeRing, last: int, until_s: float) -> None:
         shared = self.server.shared
