@@ -2,7 +2,7 @@
 
 let frame = 0;
 // The newest steps are shown until the reader goes back: where the drawing put them, and in which box.
-const end = { box: null, left: 0, follows: true };
+const end = { box: null, left: 0, follows: true, resized: false };
 
 function page(view) {
   const state = view.state;
@@ -87,11 +87,19 @@ function paint() {
   say(view);
 }
 
-// A place that is not the one it was put to is the reader's choice.
+// A place that is not the one it was put to is the reader's choice, unless the window's size changed
+// since: a box that was wider for a moment moved its place by itself.
 function look() {
-  const box = document.getElementById("columns");
-  if (box !== null && box === end.box && Math.abs(box.scrollLeft - end.left) > 2)
+  const box = document.getElementById("columns"),
+    resized = end.resized;
+  end.resized = false;
+  if (!resized && box !== null && box === end.box && Math.abs(box.scrollLeft - end.left) > 2)
     end.follows = box.scrollLeft + box.clientWidth >= box.scrollWidth - 4;
+}
+
+function drawResized() {
+  end.resized = true;
+  draw();
 }
 
 // The steps fill their card, and show the newest unless the reader went back.

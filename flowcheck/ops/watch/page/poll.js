@@ -66,7 +66,7 @@ function take(state, sent) {
   got.why = "";
 }
 
-addEventListener("resize", draw);
+addEventListener("resize", drawResized);
 addEventListener("online", ask);
 addEventListener("hashchange", () => {
   chosen.job = numberOf(location.hash);
