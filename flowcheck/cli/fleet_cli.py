@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flowcheck.cli.shared_options import Json, read_on
+from flowcheck.cli.shared_options import Json, read_on, svg_file
 from flowcheck.ops.command_app import CommandApp
 
 MORE = read_on("flowcheck/fleet/README.md")
@@ -64,7 +64,9 @@ def fleet_plan(
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a drawing: survival against nodes lost."),
+        typer.Option(
+            callback=svg_file, metavar="FILE", help="Write a drawing: survival against nodes lost."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -102,7 +104,9 @@ def fleet_plan(
 
 @app.command("figures", epilog=MORE)
 def fleet_figures(
-    svg: Annotated[Path, typer.Option(metavar="FILE", help="File for the drawing.")],
+    svg: Annotated[
+        Path, typer.Option(callback=svg_file, metavar="FILE", help="File for the drawing.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Draw figures 9, 11 and 14 of the Gemini paper from its formulas, and exact values beside.

@@ -14,6 +14,7 @@ from flowcheck.cli.shared_options import (
     NcclProtocol,
     PathMtu,
     World,
+    svg_file,
 )
 
 
@@ -122,7 +123,12 @@ def plan_loss(
     seed: Annotated[int, typer.Option(help="Seed of the simulation, 0 or more.")] = 0,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a drawing: exact steps against loss."),
+        typer.Option(
+            "--svg",
+            metavar="FILE",
+            callback=svg_file,
+            help="Write a drawing: exact steps against loss.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

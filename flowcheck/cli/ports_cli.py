@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flowcheck.cli.shared_options import Json
+from flowcheck.cli.shared_options import Json, svg_file
 
 
 def ports(
@@ -46,7 +46,11 @@ def ports(
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a drawing of the rings and the mirrored ports."),
+        typer.Option(
+            callback=svg_file,
+            metavar="FILE",
+            help="Write a drawing of the rings and the mirrored ports.",
+        ),
     ] = None,
     mirrors: Annotated[
         str | None,

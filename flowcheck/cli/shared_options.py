@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flowcheck.errors import ConfigError
 from flowcheck.findings import named_run
 
 
@@ -24,11 +25,25 @@ Files = Annotated[
         show_default=False,
     ),
 ]
+OTHER_PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".eps", ".ps"}
+"""Names that promise another kind of picture. Others, as /dev/stdout, promise nothing."""
+
+
+def svg_file(path: Path | None) -> Path | None:
+    """Of --svg, before any work is done. Raises ConfigError for a name of another kind."""
+    if path is not None and path.suffix.lower() in OTHER_PICTURES:
+        from flowcheck.findings.catalog.refused_commands import DRAWS_SVG
+
+        raise ConfigError("--svg", str(path), DRAWS_SVG())
+    return path
+
+
 Svg = Annotated[
     Path | None,
     typer.Option(
         "--svg",
         metavar="FILE",
+        callback=svg_file,
         help="Write a drawing of the communicators: rings, links, coverage.",
     ),
 ]

@@ -10,9 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 from support.refused_as import refused_as
+from typer.testing import CliRunner
 
+from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_commands import NOT_A_PICTURE, NOTHING_TO_DRAW
+from flowcheck.findings.catalog.refused_commands import (
+    DRAWS_SVG,
+    NOT_A_PICTURE,
+    NOTHING_TO_DRAW,
+)
 from flowcheck.ops.analysis.analyze_command import run
 from flowcheck.ops.analysis.communicator_summary import (
     CommunicatorSummary,
@@ -195,6 +201,17 @@ def test_a_renderer_takes_it(name: str, tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["analyze", "status", "ports", "plan-loss", "fleet figures"])
+def test_a_name_of_another_kind_of_picture_is_refused_before_any_work(
+    tmp_path: Path, command: str
+) -> None:
+    file = {"analyze": [str(DATA / "four-ranks-ll128.pcapng")], "ports": ["no-such-layout"]}
+    words = [*command.split(), *file.get(command, ()), "--svg", str(tmp_path / "a.PNG")]
+    with refused_as(DRAWS_SVG, kind=ConfigError, key="--svg"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "a.PNG").exists()
 
 
 def test_a_capture_that_is_named_as_the_picture_is_not_written_over(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from flowcheck.config import job_from
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import SENDS_UNREAD
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, READING_KILLED
-from flowcheck.findings.catalog.nccl_transport import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WHOLE_WRITES, NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.extraction.extract_stage import ExtractService
@@ -278,6 +278,12 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     stage._learn(wait_s=0.0)
     stage._learn(wait_s=0.0)
     assert [note.finding for note in heard] == [NO_JOB_SO_FAR([NO_WRITES()])]
+    commit.counters.write_frames = 7
+    stage._unlearned = LearningStatus(stage._run, heard.append)
+    stage._learn(wait_s=0.0)
+    stage._learn(wait_s=0.0)
+    told = NO_JOB_SO_FAR([NO_WHOLE_WRITES()])
+    assert heard[1:] == [told], "writes that came are not denied"
 
 
 def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(

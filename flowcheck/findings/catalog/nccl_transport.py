@@ -11,6 +11,13 @@ NO_WRITES = Entry(
     remedy="Check that the trainers use NCCL over RoCE (`NCCL_DEBUG=INFO` prints `NET/IB`), and "
     "that the switch mirrors their ports.",
 )
+NO_WHOLE_WRITES = Entry(
+    "transport.no_whole_writes",
+    "RDMA writes came, and none of them is read yet",
+    cause="The start-up has only begun, or the mirror shows parts of messages alone.",
+    remedy="Wait for the first iteration. If this stays, `flowcheck doctor` tells what the mirror "
+    "leaves out.",
+)
 NOT_NCCL = Entry(
     "transport.not_nccl",
     "{writes:,} RDMA writes were seen, but not in the form of NCCL's own transport (clear-to-send "

@@ -113,6 +113,11 @@ NOT_A_PICTURE = Entry(
     cause="`--svg` replaces only pictures that FlowCheck drew.",
     remedy="Name another file.",
 )
+DRAWS_SVG = Entry(
+    "command.draws_svg",
+    "names a file of another kind: the drawing is SVG",
+    remedy="Name a file that ends in .svg; browsers show it, `rsvg-convert` makes PNG of it.",
+)
 CANNOT_LISTEN = Entry(
     "command.cannot_listen",
     "cannot listen there ({error})",

@@ -13,7 +13,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, NO_OTHER_JOB
-from flowcheck.findings.catalog.nccl_transport import NO_WRITES
+from flowcheck.findings.catalog.nccl_transport import NO_WHOLE_WRITES, NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
@@ -74,8 +74,10 @@ def reasons_with_traffic(
     for extractor in extractors:
         commit = extractor.ring.parse_commit()  # a struct in another does not keep it alive
         frames.update(frames_by_verdict(commit.counters))
+    instead = NO_WHOLE_WRITES() if frames["write"] else NO_WRITES()
     if not first:
-        why_not = tuple(NO_OTHER_JOB() if why.is_any_of(NO_WRITES) else why for why in why_not)
+        instead = NO_OTHER_JOB()
+    why_not = tuple(instead if why.is_any_of(NO_WRITES) else why for why in why_not)
     full = staging_overrun(extractors)
     first_of_all = (full,) if full is not None else ()
     return (
