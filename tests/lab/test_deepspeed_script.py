@@ -6,6 +6,8 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
@@ -47,11 +49,23 @@ parameters = "rest"
 KINDS = ("exp_avg", "exp_avg_sq")
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DeepSpeed's own extension, built before any rank asks for it. Of a folder of others too,
+    torch awaits a lock without a limit, also one whose owner was killed."""
+    folder = tmp_path_factory.mktemp("extensions")
+    code = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load()"
+    environment = os.environ | {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(folder)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=500)
+    return folder
+
+
 @pytest.fixture
 def hosts(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, built: Path
 ) -> Iterator[cluster.Cluster]:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(built))
     with standing(
         cluster.Cluster(name=f"d{os.getpid()}", network=209, hosts=getattr(request, "param", 2))
     ) as made:
