@@ -178,11 +178,17 @@ class Replica(CommittedReplica):
         return replica
 
     def _verify(self) -> None:
+        if not self.has_its_digest():
+            raise StateError(BYTES_CHANGED(path=self.path, step=self.step))
+
+    def has_its_digest(self) -> bool:
+        """Whether the bytes of the newest step are those that were committed; reads them once."""
         commit = self.commit
         digests = self._executor.digests(commit.copy)
         if self._whole(commit.copy, digests) != commit.digest:
-            raise StateError(BYTES_CHANGED(path=self.path, step=commit.step))
+            return False
         self.tensor_digests = digests
+        return True
 
     @property
     def assumptions(self) -> tuple[Finding, ...]:

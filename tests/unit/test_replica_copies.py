@@ -3,6 +3,7 @@ optimizers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +24,10 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.replica_copies import (
     COPY_AHEAD,
     COPY_ANSWER,
+    COPY_AWAITED,
     COPY_BLOCK,
     COPY_BROUGHT,
+    COPY_DAMAGED,
     COPY_DIFFERS,
     COPY_EPOCH,
     COPY_EPOCH_TWICE,
@@ -35,10 +38,14 @@ from flowcheck.findings.catalog.replica_copies import (
     COPY_TAINTED,
     COPY_WENT_BACK,
 )
+from flowcheck.findings.catalog.replica_state_errors import DIGEST_DIFFERS
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.replica.element_patch import patch_of_sections
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.state_section_names import PARAMETERS
 from flowcheck.replica.pending_step import PendingStep
 from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.stages.copy_updater import copy_stage
 from flowcheck.stages.copy_updater.copy_stage import ChangePosition
 from flowcheck.stages.job_state.lifecycle_record_reader import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
@@ -174,7 +181,9 @@ def test_a_block_with_another_digest_is_fetched_anew(source: Made, copy: Made) -
     link.close()
 
 
-def test_a_copy_with_other_settings_says_so_and_makes_no_step(source: Made, copy: Made) -> None:
+def test_a_copy_with_other_settings_says_so_and_makes_no_step(
+    source: Made, copy: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = source()
     first.step(2)
     second = copy(first.url, optimizer={"name": "adamw", "learning_rate": 2e-2})
@@ -182,10 +191,57 @@ def test_a_copy_with_other_settings_says_so_and_makes_no_step(source: Made, copy
     first.step()
     second.until(lambda: second.says(COPY_DIFFERS))
     assert second.step == 2, "equal, and the last that is"
+    monkeypatch.setattr(copy_stage, "LOOK_S", 0.05)
+    first.step(4)
+    second.until(lambda: second.service._fetching.link.newest == 7)
     second.service._record()
     record = read_copy(second.run)
     assert record is not None and record.differs and record.why_not.is_any_of(COPY_DIFFERS)
+    assert record.lag_steps == 5, "the chain goes on"
     assert read_record(second.run).update.state is ReplicaState.STOPPED
+
+
+def flip_a_bit(replica: Replica) -> None:
+    """Of a live parameter, as faulty memory does."""
+    live = replica.sections()[PARAMETERS].tobytes()
+    memory = np.memmap(replica.path, np.uint8, "r+")
+    for at in re.finditer(re.escape(live), memory.tobytes()):  # its first state lies there twice
+        memory[at.start() + 5] ^= 4
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_copy_whose_memory_is_damaged_takes_a_whole_state(
+    source: Made, copy: Made, killed: bool
+) -> None:
+    first = source()
+    first.step(2)
+    second = copy(first.url)
+    second.reaches(2)
+    flip_a_bit(second.replica)
+    with refused_as(DIGEST_DIFFERS, kind=StateError):
+        newest_step(second.run, settle=False)
+    if killed:
+        second.again()
+    for step in range(3, 6):
+        first.step()
+        second.reaches(step)
+        assert first.trainer.is_at(second.replica)
+    assert second.says(COPY_DAMAGED) and not second.says(COPY_DIFFERS)
+    assert read_record(second.run).update.state is ReplicaState.APPLYING
+
+
+def test_a_chain_without_a_state_is_told_from_one_that_does_not_answer(
+    source: Made, copy: Made
+) -> None:
+    first = source()
+    aside = first.run.replica.rename(first.run.replica.with_name("aside"))
+    second = copy(first.url)
+    second.until(lambda: second.says(COPY_AWAITED))
+    second.service._record()
+    record = read_copy(second.run)
+    assert record is not None and record.answers and not second.says(COPY_NO_SOURCE)
+    aside.rename(first.run.replica)
+    second.reaches(0)
 
 
 def test_a_cut_link_is_told_and_what_was_missed_comes_behind_it(source: Made, copy: Made) -> None:

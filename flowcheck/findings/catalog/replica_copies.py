@@ -60,6 +60,13 @@ COPY_DIFFERS = Entry(
     remedy="State `[optimizer]` and `[model]` as the other chain does, use a machine and a torch "
     "like that one's, and start this chain again.",
 )
+COPY_DAMAGED = Entry(
+    "copies.damaged",
+    "the bytes of step {step} in this copy's memory are not those that were committed: it takes a "
+    "whole state of {source}",
+    cause="The replica's file was changed, or the machine's memory is faulty.",
+    remedy="Test the memory of this machine.",
+)
 COPY_DIFFERED = Entry(
     "copies.differed",
     "a step led to another state here before the updater was started again",
@@ -120,11 +127,18 @@ COPY_AHEAD = Entry(
 )
 COPY_SOURCE_GONE = Entry(
     "copies.source_gone",
-    "{source} does not answer ({why}); the copy is at step {step}, {lag} steps behind the newest "
-    "that is known",
+    "{source} has not answered for {silent} s ({why}); the copy is at step {step}, {lag} steps "
+    "behind the newest that was known before",
     cause="The machine, its chain or the link is gone.",
     remedy="If that chain is lost, `flowcheck restore{this_run!o} --template FILE --out FILE` "
     "gives the newest step of the copy.",
+)
+COPY_AWAITED = Entry(
+    "copies.awaited",
+    "{source} answers, and has no state that can be copied yet",
+    cause="Its job is not learned, or waits for a base.",
+    remedy="Look at `flowcheck status` there. Where it waits for a base, give it one: `flowcheck "
+    "base FILE`. The copy asks again by itself.",
 )
 COPY_NO_SOURCE = Entry(
     "copies.no_source",

@@ -108,9 +108,11 @@ def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = No
             if not held.is_unchanged:
                 continue
         _check_made_with(path, commit, optimizer)
-        if _has_its_digest(commit, description, sections):
-            auxiliary = read_frozen_and_buffers(path, commit.step)
-            return _assembled(commit, description, optimizer, sections, auxiliary, tainted)
+        if not _has_its_digest(commit, description, sections):
+            # The updater takes a step's commit away before it writes there: nobody did.
+            raise StateError(DIGEST_DIFFERS(path=path, step=commit.step))
+        auxiliary = read_frozen_and_buffers(path, commit.step)
+        return _assembled(commit, description, optimizer, sections, auxiliary, tainted)
     raise StateError(COPY_NOT_HELD(path=path, reads=ATTEMPTS))
 
 

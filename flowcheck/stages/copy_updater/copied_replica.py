@@ -80,7 +80,14 @@ class CopiedReplica:
             check_replica_memory(*given, leaves_out=form.may_skip_parameters)
         else:
             workers = WorkerThreads(config.replica.threads, config.replica.cpus)
-            self._rests(Replica.open(run.replica, self._optimizer, workers=workers))
+            # Not verified here: what is damaged takes a whole state (`is_damaged`).
+            opened = Replica.open(run.replica, self._optimizer, verify=False, workers=workers)
+            self._rests(opened)
+
+    def is_damaged(self) -> bool:
+        """Whether the bytes of the newest step are no longer those that were committed; reads them
+        once."""
+        return self.replica is not None and not self.replica.has_its_digest()
 
     def take_state(self, answer: CopyAnswer, parts: Sequence[np.ndarray], url: str) -> None:
         """Becomes a whole state. Raises StateError where it is of another model, or its digest is

@@ -16,7 +16,7 @@ import numpy as np
 from flowcheck.config import GradientsConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.chain_processes import BROKE
-from flowcheck.findings.catalog.replica_copies import COPY_ANSWER
+from flowcheck.findings.catalog.replica_copies import COPIES_NOTHING_YET, COPY_ANSWER
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.replica.step_journal.journal_records import ChangeKind
 from flowcheck.stages.copy_updater.copy_client import CopyClient, NotAnswered
@@ -186,7 +186,7 @@ class CopyFetcher:
                 self._want, self._ready = Want.NOTHING, Fetched(client.url, answer, parts)
 
     def _failed(self, client: CopyClient, why: Finding) -> None:
-        self.link.answers, self.link.why_not = False, why
+        self.link.answers, self.link.why_not = why.is_any_of(COPIES_NOTHING_YET), why
         if self._told is None or self._told.code != why.code:
             self._told = why
             if len(self._clients) > 1 or not self.link.answer_s:

@@ -18,9 +18,12 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.replica_copies import (
+    COPIES_NOTHING_YET,
     COPY_AHEAD,
     COPY_ANSWER,
+    COPY_AWAITED,
     COPY_BROUGHT,
+    COPY_DAMAGED,
     COPY_DIFFERED,
     COPY_DIFFERS,
     COPY_EPOCH,
@@ -69,6 +72,8 @@ AGAIN_S = 1.0
 STATE_AGAIN_S = 2.0
 """Least seconds from one whole state to the next: a copy that is too slow must not fill the link
 with them. A choice."""
+LOOK_S = 5.0
+"""Seconds between two questions for the newest step alone, of a copy that follows no more."""
 NOWHERE: StateId = Step(0), "0" * 32
 """The position of a copy that has no state."""
 
@@ -117,6 +122,7 @@ class CopyService:
         self._why_waits: Finding | None = None
         self._failed_at: StateId | None = None
         self._behind_s = self._recorded_s = self._state_s = 0.0
+        self._look_s = self._start_s = time.monotonic()
         self._changes = self._states = 0
         self._told: set[str] = set()
         self._followed = ""
@@ -138,7 +144,9 @@ class CopyService:
             self._know(decode_spec(self._run.training_spec.read_bytes()))
             if self._copied is not None and self._copied.replica is not None:
                 self._opened()
-        if not self._differs:
+        if self._copied is not None and self._copied.is_damaged():
+            self._mend()
+        elif not self._differs:
             self._ask()
         self._record()
 
@@ -180,6 +188,13 @@ class CopyService:
             self._fetching.ask(Want.STATE, self._at)
         else:
             self._fetching.ask(Want.NEXT, self._at)
+
+    def _mend(self) -> None:
+        """The memory here is damaged, whatever led to it: only a whole state is right."""
+        self._differs, self._failed_at = False, None
+        self._why_waits = COPY_DAMAGED(source=self._fetching.link.url, step=self._at.state[0])
+        self._say(self._why_waits)
+        self._fetching.ask(Want.STATE, self._at)
 
     def _wait(self, why: Finding) -> None:
         """The chain is asked again in a while."""
@@ -326,6 +341,9 @@ class CopyService:
         if not why.is_any_of(STEP_DIFFERS):
             self._wait(why)
             return
+        if self._copied is not None and self._copied.is_damaged():
+            self._mend()
+            return
         self._differs = True
         self._fetching.ask(Want.NOTHING)
         self._why_waits = COPY_DIFFERS(source=fetched.url, step=at[0], why=why)
@@ -351,6 +369,9 @@ class CopyService:
             self._say(fetching.findings.popleft())
         if self._waits_s and time.monotonic() >= self._waits_s:
             self._ask()
+        if self._differs and time.monotonic() >= self._look_s:
+            self._look_s = time.monotonic() + LOOK_S
+            self._fetching.ask(Want.TRAINING)  # for the newest step, which comes with it
         request = take_request(self._lifecycle, self._at.state[0])
         if request is not None:
             refuse_request(self._lifecycle, request, self._at.state[0], COPY_TAKES_NOTHING())
@@ -363,7 +384,7 @@ class CopyService:
         lag = max(0, link.newest - step)
         self._behind_s = (self._behind_s or now_s) if lag else 0.0
         why = self._why_not(lag)
-        if why is not None and not link.answers:
+        if why is not None and (not link.answers or why.is_any_of(COPY_AWAITED)):
             self._tell_once(why)
         epoch = self._fence.epoch
         record = CopyRecord(
@@ -394,10 +415,13 @@ class CopyService:
             return self._why_waits
         if link.why_not.is_any_of(COPY_EPOCH, COPY_EPOCH_TWICE):
             return link.why_not
+        if link.why_not.is_any_of(COPIES_NOTHING_YET):
+            return COPY_AWAITED(link.url)
         if self._copied is None or self._copied.replica is None:
             return COPY_NO_SOURCE(source=link.url, why=link.why_not)
         told = {"source": link.url, "why": link.why_not, "step": self._at.state[0]}
-        return COPY_SOURCE_GONE(lag=lag, **told)
+        silent = round(time.monotonic() - max(link.answer_s, self._start_s))
+        return COPY_SOURCE_GONE(lag=lag, silent=silent, **told)
 
     def _tell(self, seconds: float) -> None:
         assert self._copied is not None and self._copied.replica is not None

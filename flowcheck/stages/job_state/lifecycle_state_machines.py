@@ -137,6 +137,7 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
         ReplicaState.STOPPED: "all are and the next step is lost",
     },
     ReplicaState.STOPPED: {
+        ReplicaState.APPLYING: "it is a copy in damaged memory, and took a whole state",
         ReplicaState.REPLAYING: "a trainer's checkpoint replaces an earlier step",
         ReplicaState.HANDED_OVER: "a later incarnation is accepted",
     },
