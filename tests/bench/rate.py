@@ -324,7 +324,7 @@ def _conclude(
         try:
             model = flowcheck.load(said["checkpoint"])["model"]
         except StateError as error:  # elements of lost frames: nothing to compare
-            came.why = came.why or str(error)
+            came.why = came.why or f"{error.finding}"
             return
         parts = zip(model.values(), expected(stream, came.steps), strict=True)
         came.equal = all(np.array_equal(np.asarray(a).ravel(), b.ravel()) for a, b in parts)
