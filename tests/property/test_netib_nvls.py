@@ -10,6 +10,7 @@ import pytest
 from property.test_netib_followed import follow
 from support.netib import Options, generate
 
+from flowcheck.findings.catalog.job_learning import SEARCH_BROKEN_OFF
 from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -102,6 +103,21 @@ def test_a_port_that_is_missing_is_named_and_no_sum_is_told(
     assert not any(c.complete for c in reading.collectives if c.kind == "all_reduce")
     (why,) = [one for one in reading.why_not if one.is_any_of(NVLS_PORTS_MISSING)]
     assert why.arguments["missing"] == tuple(gpu for gpu in range(4) if gpu not in left)
+
+
+@pytest.mark.timeout(600)
+def test_a_missing_port_stands_before_the_end_of_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two GPUs, of which one writes as a head. What is told first is what `status` shows."""
+    monkeypatch.setattr(purse, "MOST_LAID", tuple(most // 200 for most in purse.MOST_LAID))
+    tape = read_capture_files(generate(NVLS, tmp_path).files[:1])
+    reading = read_stream(tape.flows, tape.messages)
+    assert reading.job is None
+    assert not any(c.complete for c in reading.collectives if c.kind == "all_reduce")
+    first, second = reading.why_not[:2]
+    assert first.is_any_of(NVLS_PORTS_MISSING) and first.arguments["missing"] == (1,)
+    assert second.is_any_of(SEARCH_BROKEN_OFF)
 
 
 @pytest.mark.timeout(600)

@@ -27,6 +27,7 @@ from flowcheck.findings.catalog.nccl_transport import (
     NO_WRITES,
     NOT_NCCL,
 )
+from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
@@ -279,7 +280,7 @@ def _read_sorted(
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):
         numbered, trees = tree.beside(ring_streams, communicators, numbered)
-        why_not = (*why_not, trees) if trees else why_not
+        why_not = _with_trees(why_not, trees) if trees else why_not
     reading = Reading(
         flows=sorted_flows.readings,
         collectives=in_doubt(communicators, ring_streams, parts, numbered),
@@ -293,6 +294,15 @@ def _read_sorted(
         awaited=None if query.ended or first.job is not None else awaited(communicators),
     )
     return reading, lines.makes_sense(communicators), foretold
+
+
+def _with_trees(why_not: tuple[Finding, ...], trees: Finding) -> tuple[Finding, ...]:
+    """And what speaks against trees. Ports that are missing are why a search found nothing: they
+    stand before its end, as the first reason is what an operator is told."""
+    ends = (learning.SEARCH_BROKEN_OFF, learning.SEARCH_BROKEN_OFF_AFTER_LOSS)
+    if why_not and why_not[0].is_any_of(*ends) and trees.is_any_of(NVLS_PORTS_MISSING):
+        return (trees, *why_not)
+    return (*why_not, trees)
 
 
 def _by_transport(
