@@ -33,7 +33,7 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     sharded = config.sharded
     if sharded is None or sharded.style is not ShardingStyle.HYBRID:
         return config
-    from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_model
+    from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_models
 
     assert sharded.mesh is not None, "checked when the file was read"
     assert config.optimizer is not None, "checked when the file was read"
@@ -41,22 +41,35 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     one = sharded.one_of_shards
     if one is not None:
         _check_one_shard(config, config.optimizer, one[1])
-    made = probe_hybrid_model(sharded.factory, sharded.mesh, sharded.own_shard)
+    followed = range(sharded.mesh[1]) if config.all_shards else (sharded.own_shard,)
+    made = probe_hybrid_models(sharded.factory, sharded.mesh, followed)
+    models = [_model_of(config.model, each, cut=one is not None) for each in made]
+    optimizer = _divided(config.optimizer, made[0], sharded)
+    jobs = config.job
+    if config.all_shards:
+        jobs = tuple(
+            msgspec.structs.replace(own, model=model)
+            for own, model in zip(config.job, models, strict=True)
+        )
+    return msgspec.structs.replace(config, model=models[0], job=jobs, optimizer=optimizer)
+
+
+def _model_of(stated: ModelConfig, made: HybridModel, *, cut: bool) -> ModelConfig:
+    """`stated` with the parameters and sums of one shard. cut: it is one of several. Raises
+    ConfigError for a type that no replica can hold."""
     for parameter in made.parameters:
         if parameter.dtype not in ELEMENT_BYTES:
             raise ConfigError("sharded.factory", parameter.dtype, ONE_OF(tuple(ELEMENT_BYTES)))
     padding, groups = _padded_groups(made)
-    model = msgspec.structs.replace(
-        config.model,
+    return msgspec.structs.replace(
+        stated,
         names=tuple(parameter.name for parameter in made.parameters),
         parameters=tuple(_wire_of(p.own_shape, p.dtype) for p in made.parameters),
         gradient_dtype=made.reduce_dtype,
         padding=padding,
         groups=groups,
-        cuts=tuple(map(_cut_of, made.parameters)) if one is not None else (),
+        cuts=tuple(map(_cut_of, made.parameters)) if cut else (),
     )
-    optimizer = _divided(config.optimizer, made, sharded)
-    return msgspec.structs.replace(config, model=model, optimizer=optimizer)
 
 
 def _check_one_shard(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:

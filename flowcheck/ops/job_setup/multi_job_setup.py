@@ -58,8 +58,12 @@ def job_settings(config: JobConfig, number: int) -> JobConfig:
     if log.folder is not None:
         own_folder = Path(log.folder) / job_folder_name(config, number)
         log = msgspec.structs.replace(log, folder=str(own_folder))
+    sharded = config.sharded
+    if sharded is not None and config.all_shards:
+        sharded = msgspec.structs.replace(sharded, shard=number - 1)
     return msgspec.structs.replace(
         config,
+        sharded=sharded,
         optimizer=own.optimizer or config.optimizer,
         model=own.model or config.model,
         hosts=own.hosts or config.hosts,
