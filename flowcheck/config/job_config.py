@@ -138,6 +138,10 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
             # Its optimizer steps float32 copies of whatever the model has.
             masters = msgspec.structs.replace(self.optimizer, master_dtype="float32")
             msgspec.structs.force_setattr(self, "optimizer", masters)
+        if self.all_shards and self.optimizer.clip_norm is not None:
+            # torch's clip_grad_norm_ takes the norm of whole DTensors.
+            clipped = msgspec.structs.replace(self.optimizer, clip_together=True)
+            msgspec.structs.force_setattr(self, "optimizer", clipped)
         validate_optimizer(self.optimizer)
         check_last(self.last_step, *(own.last_step for own in self.job))
         self._add_shards()

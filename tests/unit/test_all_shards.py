@@ -73,6 +73,13 @@ def test_each_shard_is_a_job_of_its_address_and_all_are_saved_together() -> None
     assert [decode_config(encode_config(each)) for each in own] == own
 
 
+def test_clipping_is_over_all_shards() -> None:
+    clipped = {"optimizer": {"name": "adamw", "learning_rate": 0.01, "clip_norm": 1.0}}
+    config = stated(clipped)
+    assert config.optimizer is not None and config.optimizer.clip_together
+    assert job_settings(config, 2).optimizer == config.optimizer
+
+
 @pytest.mark.parametrize(
     ("entry", "top", "sharded"),
     [

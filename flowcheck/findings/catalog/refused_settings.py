@@ -339,7 +339,8 @@ SHARDS_ARE_JOBS = Entry(
 ONE_SHARD_CLIPPED = Entry(
     "setting.one_shard_clipped",
     "takes a norm over all shards, and the mirrored port carries one of {shards}",
-    remedy="Train without clipping by a norm, or with a mesh (N, 1).",
+    remedy="Mirror the ports of all shards and state `addresses`, or train without clipping by a "
+    "norm, or with a mesh (N, 1).",
 )
 ONE_SHARD_NOT_PER_ELEMENT = Entry(
     "setting.one_shard_not_per_element",

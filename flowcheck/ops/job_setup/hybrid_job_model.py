@@ -40,7 +40,7 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     _check_alone(config.model)
     one = sharded.one_of_shards
     if one is not None:
-        _check_one_shard(config, config.optimizer, one[1])
+        _check_shards(config, config.optimizer, one[1])
     followed = range(sharded.mesh[1]) if config.all_shards else (sharded.own_shard,)
     made = probe_hybrid_models(sharded.factory, sharded.mesh, followed)
     models = [_model_of(config.model, each, cut=one is not None) for each in made]
@@ -72,9 +72,12 @@ def _model_of(stated: ModelConfig, made: HybridModel, *, cut: bool) -> ModelConf
     )
 
 
-def _check_one_shard(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:
-    """Raises ConfigError for what one shard does not tell: steps that depend on the others, and
-    checkpoints of the whole model."""
+def _check_shards(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:
+    """Raises ConfigError for what the replica of one shard does not tell: steps that depend on the
+    others, and checkpoints of the whole model. A norm is one number of each, which they exchange
+    where all are followed."""
+    if config.all_shards:
+        optimizer = msgspec.structs.replace(optimizer, clip_norm=None, clip_together=False)
     if optimizer.clip_norm is not None:
         right = ONE_SHARD_CLIPPED(shards=shards)
         raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, right)

@@ -26,7 +26,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 
 def with_factory_models(config: JobConfig) -> JobConfig:
     """What each of several jobs states, with what its factory gives. Raises ConfigError."""
-    if not config.several:
+    if not config.several or config.all_shards:
         return config
     made = tuple(
         msgspec.structs.replace(own, model=with_factory_model(own.model, joins=config.late_join))
