@@ -39,6 +39,7 @@ from flowcheck.config.watch_log_config import AuditConfig, HookConfig, LogConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED, TABLE_NOT_NAME
 from flowcheck.findings.catalog.refused_settings import (
+    ADDRESSES_FOR_JOBS,
     COPIES_OF_ONE_JOB,
     EMPTY_SOURCES,
     IS_LAYOUT_FILE,
@@ -47,8 +48,10 @@ from flowcheck.findings.catalog.refused_settings import (
     LOGS_BESIDE_SOURCES,
     LOGS_OF_ONE_JOB,
     NO_SOURCE,
+    NOT_OF_ALL_SHARDS,
     ONE_FSDP_JOB,
     OTHER_SCALER,
+    SHARDS_ARE_JOBS,
     VERSION,
 )
 from flowcheck.findings.named_run import DEFAULT_RUN
@@ -135,19 +138,41 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
             # Its optimizer steps float32 copies of whatever the model has.
             masters = msgspec.structs.replace(self.optimizer, master_dtype="float32")
             msgspec.structs.force_setattr(self, "optimizer", masters)
+        if self.all_shards and self.optimizer.clip_norm is not None:
+            # torch's clip_grad_norm_ takes the norm of whole DTensors.
+            clipped = msgspec.structs.replace(self.optimizer, clip_together=True)
+            msgspec.structs.force_setattr(self, "optimizer", clipped)
         validate_optimizer(self.optimizer)
         check_last(self.last_step, *(own.last_step for own in self.job))
+        self._add_shards()
         check_job_tables(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
+        if self.all_shards and (self.audit is not None or self.hook is not None):
+            key = "audit.folder" if self.audit is not None else "hook"
+            raise ConfigError(key, "", NOT_OF_ALL_SHARDS())
         style = self.sharded.style if self.sharded is not None else None
-        if self.several and style in (ShardingStyle.FSDP, ShardingStyle.HYBRID):
+        if self.several and style is ShardingStyle.FSDP:
             raise ConfigError("sharded", "", ONE_FSDP_JOB())
+        if self.several and style is ShardingStyle.HYBRID and not self.all_shards:
+            raise ConfigError("sharded", "", ADDRESSES_FOR_JOBS())
         if style is ShardingStyle.HYBRID and not self.optimizer.computes_steps:
             raise ConfigError("optimizer", None, NOT_STATED())
         try:
             _ = self.release
         except ValueError as error:
             raise ConfigError("nccl", self.nccl, VERSION(short="2.21", long="2.21.5")) from error
+
+    def _add_shards(self) -> None:
+        """Makes a job of each shard where all are followed."""
+        if not self.all_shards or self.job:
+            return
+        assert self.sharded is not None
+        own = tuple(
+            JobTableConfig(name=f"shard-{number}", hosts=(address,))
+            for number, address in enumerate(self.sharded.addresses)
+        )
+        msgspec.structs.force_setattr(self, "job", own)
+        msgspec.structs.force_setattr(self, "together", True)
 
     def _check_origin(self) -> None:
         """Checks that the file states one origin of gradients: `source`, or `gradients` with all
@@ -199,6 +224,11 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         return zero and stated and optimizer is not None and optimizer.computes_steps
 
     @property
+    def all_shards(self) -> bool:
+        """Whether the jobs are all shards of one model (hybrid sharding)."""
+        return self.sharded is not None and bool(self.sharded.addresses)
+
+    @property
     def late_join(self) -> bool:
         """Whether FlowCheck may join a job in the middle of its training."""
         stated = self.replica.joins
@@ -248,6 +278,7 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
     refuse_unknown_keys(tree, JobConfig)  # first, for a misspelt table looks like a missing one
     if isinstance(name := tree.get("optimizer"), str):
         raise ConfigError("optimizer", name, TABLE_NOT_NAME(followed_names()))
+    _refuse_beside_addresses(tree)
     own = tree.get("job", [])
     told = isinstance(own, list) and all(isinstance(o, dict) and "optimizer" in o for o in own)
     if "optimizer" not in tree and own and told:
@@ -257,6 +288,18 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
     if not tree.get("source") and "gradients" not in tree:
         raise ConfigError("source", None, NO_SOURCE())
     return convert(tree, JobConfig)
+
+
+def _refuse_beside_addresses(tree: dict[str, Any]) -> None:
+    """Raises ConfigError where a file tells shards apart twice."""
+    sharded = tree.get("sharded")
+    if not isinstance(sharded, dict) or not sharded.get("addresses"):
+        return
+    for key in ("jobs", "job", "hosts", "together"):
+        if key in tree:
+            raise ConfigError(key, str(tree[key]), SHARDS_ARE_JOBS())
+    if "shard" in sharded:
+        raise ConfigError("sharded.shard", sharded["shard"], SHARDS_ARE_JOBS())
 
 
 def encode_config(config: JobConfig) -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
+from flowcheck.config.multi_job_config import addresses
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_settings import (
+    ADDRESS_EACH,
     FACTORY_FORM,
     FROM_TO,
     MESH_RANKS,
@@ -28,9 +30,10 @@ OF_STYLE: dict[str, tuple[ShardingStyle, ...]] = {
     "mesh": (ShardingStyle.HYBRID,),
     "seed": (ShardingStyle.HYBRID,),
     "shard": (ShardingStyle.HYBRID,),
+    "addresses": (ShardingStyle.HYBRID,),
 }
 """{key: styles it belongs to}, for the keys that not every style has."""
-_DEFAULTS = {"sums_per_step": 1}
+_DEFAULTS: dict[str, object] = {"sums_per_step": 1, "addresses": ()}
 
 
 class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
@@ -56,6 +59,10 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
     shard: int | None = None
     """With "hsdp" and several shards: which one the mirrored port carries, from 0: the number of
     the GPU in its node, where each node holds all shards."""
+    addresses: tuple[str, ...] = ()
+    """With "hsdp", in place of `shard`, where the ports of all shards are mirrored: [shard] an IP
+    address of a NIC that carries it, as `flowcheck analyze` prints it: that of the GPU of this
+    number in a mirrored node. Each shard has a replica, and they are saved together."""
     seed: int | None = None
     """With "hsdp": what the script gives torch.manual_seed before it calls the factory. The
     replica starts with the weights that the factory then makes. None: it waits for the trainer's
@@ -121,8 +128,17 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
         at_least("sharded.mesh", shards, 1)
         if self.ranks not in (0, replicas * shards):
             raise ConfigError("sharded.ranks", self.ranks, MESH_RANKS(replicas * shards))
-        if self.shard is None and shards > 1:
+        if self.addresses:
+            self._check_addresses(shards)
+        elif self.shard is None and shards > 1:
             raise ConfigError("sharded.shard", None, SHARD_NOT_STATED(shards))
         if self.shard is not None and not 0 <= self.shard < shards:
             raise ConfigError("sharded.shard", self.shard, FROM_TO(least=0, most=shards - 1))
         msgspec.structs.force_setattr(self, "ranks", replicas * shards)
+
+    def _check_addresses(self, shards: int) -> None:
+        """Puts the addresses in their standard spelling. Raises ConfigError."""
+        own = addresses("sharded.addresses", self.addresses)
+        if shards < 2 or len(own) != shards or len(set(own)) != shards:
+            raise ConfigError("sharded.addresses", list(own), ADDRESS_EACH(shards))
+        msgspec.structs.force_setattr(self, "addresses", own)

@@ -72,7 +72,7 @@ def chain(hosts: cluster.Cluster, run: RunDir, more: str) -> Iterator[None]:
     words = [sys.executable, "-m", "flowcheck", "up", str(job)]
     process = cluster.run_in(hosts.checkpoint_namespace, words, env=os.environ)
     try:
-        wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
+        wait_until(lambda: greetings(run, "capture-0") == 1, 120, "capture on the interface")
         yield
     finally:
         process.send_signal(signal.SIGINT)

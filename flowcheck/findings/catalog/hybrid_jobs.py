@@ -55,7 +55,48 @@ SHARD_NOT_WHOLE = Entry(
     "{form} is a form of whole models, and this step has shard {shard} of {shards}; {formats} may "
     "hold one",
     cause="One port of those of a node was mirrored.",
-    remedy="Restore with `--format` and one of these.",
+    remedy="Restore with `--format` and one of these. If all shards are followed (`addresses`), "
+    "leave `--job` out, and `--format dcp` has the whole model.",
+)
+ADDRESS_NOT_SEEN = Entry(
+    "hybrid.address_not_seen",
+    "nothing on the mirrored ports comes from or goes to {hosts}, which [sharded] `addresses` "
+    "state for this shard; seen are {addresses}",
+    cause="The port of this shard's GPU is not mirrored, or its NIC has another address.",
+    remedy="Mirror the port too, or correct `addresses`: `flowcheck analyze` prints those that are "
+    "seen.",
+)
+ALL_SHARDS = Entry(
+    "hybrid.all_shards",
+    "the addresses {addresses} carry the shards of each parameter in this order, from 0, as the "
+    "job file states",
+)
+SHARDS_DIFFER = Entry(
+    "hybrid.shards_differ",
+    "the shards have different values of {key}, which all of them must have alike",
+    cause="They are of different steps, or of different models.",
+    remedy="Restore each shard with `--job`, and compare their steps.",
+)
+SHARDS_LACK_ELEMENTS = Entry(
+    "hybrid.shards_lack_elements",
+    "the shards of {tensor} have {elements} elements, and it has {whole}",
+    cause="The shards are not all there, or they were cut over different meshes.",
+    remedy="Restore each shard with `--job`.",
+)
+SHARDS_AS_DCP = Entry(
+    "hybrid.shards_as_dcp",
+    "all {shards} shards of the model are followed, and they are joined as dcp alone, not as "
+    "{form}; {formats} may hold one of them",
+    remedy="Restore with `--format dcp`: a trainer with any mesh loads it, and torch's "
+    "`python -m torch.distributed.checkpoint.format_utils dcp_to_torch` makes one file of it. "
+    "`--job K` restores one shard.",
+)
+SHARDS_TAINTED = Entry(
+    "hybrid.shards_tainted",
+    "step {step} of shard {shard} has tainted elements: such steps are not joined",
+    cause="Packets of this shard were lost.",
+    remedy="Restore an earlier step with `--step`, or each shard with `--job` and "
+    "`--allow-tainted`.",
 )
 PADDING_NOT_ZERO = Entry(
     "hybrid.padding_not_zero",

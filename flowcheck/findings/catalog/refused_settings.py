@@ -309,12 +309,38 @@ SHARD_NOT_STATED = Entry(
     "setting.shard_not_stated",
     "is not stated, and a mesh of {shards} shards needs it: nothing on the wire names the shard "
     "that a mirrored port carries",
-    remedy="State it: 0 for the port of each node's first GPU, 1 for the second one, and so on.",
+    remedy="State it: 0 for the port of each node's first GPU, 1 for the second one, and so on. If "
+    "the ports of all shards are mirrored, state `addresses` in its place.",
+)
+ADDRESS_EACH = Entry(
+    "setting.address_each",
+    "is not one address for each of several shards: the mesh has {shards}",
+    remedy="List one of each shard, all different: those of the NICs of the GPUs of one node, in "
+    "the order of the GPUs. Leave it out with a mesh (N, 1).",
+)
+ADDRESSES_FOR_JOBS = Entry(
+    "setting.addresses_for_jobs",
+    "of FSDP supports one job only, or with `addresses` all shards of one",
+    remedy="Leave `jobs` and `[[job]]` out. If they were the shards of a mesh (N, S), state "
+    "`addresses` in [sharded].",
+)
+NOT_OF_ALL_SHARDS = Entry(
+    "setting.not_of_all_shards",
+    "takes files or answers of whole models, and each job of `addresses` has a shard of one: that "
+    "is not done yet",
+    remedy="Leave it out, and run `flowcheck audit FILE` for a checkpoint of the trainer: it "
+    "compares all shards.",
+)
+SHARDS_ARE_JOBS = Entry(
+    "setting.shards_are_jobs",
+    "cannot be stated beside [sharded] addresses, each of which is a job of its own",
+    remedy="Leave it out.",
 )
 ONE_SHARD_CLIPPED = Entry(
     "setting.one_shard_clipped",
     "takes a norm over all shards, and the mirrored port carries one of {shards}",
-    remedy="Train without clipping by a norm, or with a mesh (N, 1).",
+    remedy="Mirror the ports of all shards and state `addresses`, or train without clipping by a "
+    "norm, or with a mesh (N, 1).",
 )
 ONE_SHARD_NOT_PER_ELEMENT = Entry(
     "setting.one_shard_not_per_element",

@@ -33,35 +33,51 @@ def with_hybrid_model(config: JobConfig) -> JobConfig:
     sharded = config.sharded
     if sharded is None or sharded.style is not ShardingStyle.HYBRID:
         return config
-    from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_model
+    from flowcheck.replica.sharding.hybrid_probe import probe_hybrid_models
 
     assert sharded.mesh is not None, "checked when the file was read"
     assert config.optimizer is not None, "checked when the file was read"
     _check_alone(config.model)
     one = sharded.one_of_shards
     if one is not None:
-        _check_one_shard(config, config.optimizer, one[1])
-    made = probe_hybrid_model(sharded.factory, sharded.mesh, sharded.own_shard)
+        _check_shards(config, config.optimizer, one[1])
+    followed = range(sharded.mesh[1]) if config.all_shards else (sharded.own_shard,)
+    made = probe_hybrid_models(sharded.factory, sharded.mesh, followed)
+    models = [_model_of(config.model, each, cut=one is not None) for each in made]
+    optimizer = _divided(config.optimizer, made[0], sharded)
+    jobs = config.job
+    if config.all_shards:
+        jobs = tuple(
+            msgspec.structs.replace(own, model=model)
+            for own, model in zip(config.job, models, strict=True)
+        )
+    return msgspec.structs.replace(config, model=models[0], job=jobs, optimizer=optimizer)
+
+
+def _model_of(stated: ModelConfig, made: HybridModel, *, cut: bool) -> ModelConfig:
+    """`stated` with the parameters and sums of one shard. cut: it is one of several. Raises
+    ConfigError for a type that no replica can hold."""
     for parameter in made.parameters:
         if parameter.dtype not in ELEMENT_BYTES:
             raise ConfigError("sharded.factory", parameter.dtype, ONE_OF(tuple(ELEMENT_BYTES)))
     padding, groups = _padded_groups(made)
-    model = msgspec.structs.replace(
-        config.model,
+    return msgspec.structs.replace(
+        stated,
         names=tuple(parameter.name for parameter in made.parameters),
         parameters=tuple(_wire_of(p.own_shape, p.dtype) for p in made.parameters),
         gradient_dtype=made.reduce_dtype,
         padding=padding,
         groups=groups,
-        cuts=tuple(map(_cut_of, made.parameters)) if one is not None else (),
+        cuts=tuple(map(_cut_of, made.parameters)) if cut else (),
     )
-    optimizer = _divided(config.optimizer, made, sharded)
-    return msgspec.structs.replace(config, model=model, optimizer=optimizer)
 
 
-def _check_one_shard(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:
-    """Raises ConfigError for what one shard does not tell: steps that depend on the others, and
-    checkpoints of the whole model."""
+def _check_shards(config: JobConfig, optimizer: OptimizerConfig, shards: int) -> None:
+    """Raises ConfigError for what the replica of one shard does not tell: steps that depend on the
+    others, and checkpoints of the whole model. A norm is one number of each, which they exchange
+    where all are followed."""
+    if config.all_shards:
+        optimizer = msgspec.structs.replace(optimizer, clip_norm=None, clip_together=False)
     if optimizer.clip_norm is not None:
         right = ONE_SHARD_CLIPPED(shards=shards)
         raise ConfigError("optimizer.clip_norm", optimizer.clip_norm, right)

@@ -26,7 +26,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 
 def with_factory_models(config: JobConfig) -> JobConfig:
     """What each of several jobs states, with what its factory gives. Raises ConfigError."""
-    if not config.several:
+    if not config.several or config.all_shards:
         return config
     made = tuple(
         msgspec.structs.replace(own, model=with_factory_model(own.model, joins=config.late_join))
@@ -58,8 +58,12 @@ def job_settings(config: JobConfig, number: int) -> JobConfig:
     if log.folder is not None:
         own_folder = Path(log.folder) / job_folder_name(config, number)
         log = msgspec.structs.replace(log, folder=str(own_folder))
+    sharded = config.sharded
+    if sharded is not None and config.all_shards:
+        sharded = msgspec.structs.replace(sharded, shard=number - 1)
     return msgspec.structs.replace(
         config,
+        sharded=sharded,
         optimizer=own.optimizer or config.optimizer,
         model=own.model or config.model,
         hosts=own.hosts or config.hosts,

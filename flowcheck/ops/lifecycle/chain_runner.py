@@ -99,7 +99,7 @@ def create_run(
     """
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
-    for each in own:
+    for each in own if not config.all_shards else ():
         check_clip_scope(each.optimizer, len(own), config.job)
     known = prior_jobs(own, root, expected)
     need = shared_memory_need(config)

@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
+from flowcheck.ops.restore.shards_restore import check_form, steps_at, write_all_shards
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.ops.watch.state.held_steps import at_hand, common_steps, newest_exact_step
@@ -69,6 +70,8 @@ def restore_all_jobs(
     """Writes a folder with a file for each job, atomically. Raises ConfigError or StateError if an
     option is for a single job, if there is no step that all jobs have, or if a template does not
     belong to exactly one job."""
+    if _is_of_all_shards(source):
+        return RestoredSteps((_restore_shards(request, source, target),))
     runs = _runs(request, source)
     target.check()
     templates = request.templates
@@ -93,6 +96,27 @@ def restore_all_jobs(
         step = same.pop() if len(same) == 1 else None
         write_index(place, runs[0], [place / one.out.name for one in done], step)
     return RestoredSteps(tuple(done), _tainted(runs, found))
+
+
+def _is_of_all_shards(source: StepSource) -> bool:
+    chain = source.chain
+    return chain is not None and chain.config.exists() and chain.settings().all_shards
+
+
+def _restore_shards(
+    request: RestoreRequest, source: StepSource, target: OutputTarget
+) -> RestoredStep:
+    """All shards of a model as one checkpoint."""
+    assert source.chain is not None
+    runs = all_run_dirs(source.chain)
+    check_form(request, len(runs))
+    target.check()
+    found = (
+        _found(runs, allow_tainted=source.allow_tainted)
+        if source.step is None
+        else steps_at(runs, source)
+    )
+    return write_all_shards(request, target, runs, found)
 
 
 def _tainted(runs: Sequence[RunDir], found: Sequence[FoundStep]) -> tuple[ModelTaint, ...]:

@@ -69,6 +69,9 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     """Compares the replica with a checkpoint and prints the differences. Returns the exit code, 0
     if there are none. Raises ConfigError if there is no run, StateError if the step is unknown or
     the file does not fit."""
+    runs = all_run_dirs(RunDir(root))
+    if len(runs) > 1 and runs[0].settings().all_shards:
+        return _run_of_shards(runs, file, step, as_json=as_json)
     where = run_of_file(RunDir(root), file, step)
     template = read_checkpoint_template(where, file, step, may_be_rounded=True)
     found = compare_with_replica(where, template, file)
@@ -96,6 +99,24 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
             print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
         print_tainted_models(models or ())
     return 0 if found.passed else DIFFERENT
+
+
+def _run_of_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_json: bool) -> int:
+    """Compares each shard with its part of a checkpoint of the whole model."""
+    lines, passed = [], True
+    for number, own in enumerate(runs):
+        template = read_checkpoint_template(own, file, step, may_be_rounded=True)
+        found = compare_with_replica(own, template, file)
+        line = append_audit_line(own, found, file, template, evidence_in(own, template, found))
+        passed &= found.passed
+        lines.append(msgspec.to_builtins(line) | {"shard": number})
+        if not as_json:
+            print_line(f"shard {number} of {len(runs)}:")
+            _print(found, file, line.evidence)
+    if as_json:
+        told = {"step": lines[0]["step"], "file": str(file), "passed": passed, "shards": lines}
+        print(msgspec.json.encode(told).decode())
+    return 0 if passed else DIFFERENT
 
 
 def _would_heal(where: RunDir, found: bitwise_audit.Audit) -> bool:

@@ -104,6 +104,8 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
     is unknown, or if the updater did not accept the base within TAKEN_LIMIT_S.
     """
     where = RunDir(root)
+    if where.settings().all_shards and len(runs := all_run_dirs(where)) > 1:
+        return _run_of_shards(runs, file, place, as_json=as_json)
     if _followed(where, place):
         step, told = replace_with_checkpoint(where, file)
         if as_json:
@@ -125,12 +127,43 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
     return 0
 
 
+def _run_of_shards(runs: Sequence[RunDir], file: Path, place: LogPosition, *, as_json: bool) -> int:
+    """Gives each shard its part of a checkpoint of the whole model: as its base, or in place of the
+    state that it has. All are proved before the first one is given any."""
+    known = [_knows_state(own) and place == NO_POSITION for own in runs]
+    proved = [
+        (own, _of_one(own, file, place))
+        for own, is_known in zip(runs, known, strict=True)
+        if not is_known
+    ]
+    requests = [(own, base, _put(own, base)) for own, base in proved]
+    told = [
+        (*replace_with_checkpoint(own, file),)
+        for own, is_known in zip(runs, known, strict=True)
+        if is_known
+    ]
+    for own, base, request in requests:
+        _wait(own, request)
+        append_base_line(own, base.template.step, file)
+    step = requests[0][1].template.step if requests else told[0][0]
+    why = requests[0][1].why if requests else told[0][1]
+    if as_json:
+        result = {"step": step, "file": str(file), "run": str(runs[0].root), "shards": len(runs)}
+        print(json.dumps(result))
+    else:
+        print_line(f"step {step} of {file} is the base of all {len(runs)} shards: {why}")
+    return 0
+
+
 def _followed(where: RunDir, place: LogPosition) -> bool:
     """Whether the run has a single job whose state is known, so that the file replaces the
     replica's state."""
     where.settings()
-    own = len(all_run_dirs(where)) < 2 and where.replica.exists()
-    return own and incarnation_of(where).step is not None and place == NO_POSITION
+    return len(all_run_dirs(where)) < 2 and _knows_state(where) and place == NO_POSITION
+
+
+def _knows_state(own: RunDir) -> bool:
+    return own.replica.exists() and incarnation_of(own).step is not None
 
 
 def apply_base(

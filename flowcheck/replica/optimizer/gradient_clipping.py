@@ -137,6 +137,42 @@ def squared_norm(
         torch.set_num_threads(before)
 
 
+def squared_norms(
+    gradient: np.ndarray, layout: Layout, used: GradientMask, *, threads: int
+) -> list[float]:
+    """[parameter with a gradient] squared L2 norm of one shard's part of it, as a float32 value.
+    Arguments: as `squared_norm` takes them.
+
+    Source: torch 2.13, torch/nn/utils/clip_grad.py (_get_total_norm) over DTensors of hybrid
+    sharding: each parameter's norm is partial on the shard ranks, and is squared before they are
+    summed (torch/distributed/tensor/_ops/_math_ops.py, _NormPartial)."""
+    own = parameter_views(flat_gradient(gradient, layout), layout)
+    taken = [g for n, g in enumerate(own) if used is None or used[n]]
+    if not taken:
+        return []
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        norms = torch.stack(list(torch._foreach_norm(taken, 2.0)))
+    finally:
+        torch.set_num_threads(before)
+    return [float(square) for square in norms**2.0]
+
+
+def clip_by_shards(
+    gradient: np.ndarray, layout: Layout, squares: Sequence[Sequence[float]], most: float
+) -> np.ndarray:
+    """`gradient` as torch.nn.utils.clip_grad_norm_ clips it over all shards, as a new array.
+    squares: [shard, in the order in which their ranks are summed] `squared_norms`; most:
+    max_norm. Source: as of `squared_norms`; the root of each sum is _NormPartial's too."""
+    total = torch.tensor(squares[0], dtype=torch.float32)
+    for own in squares[1:]:
+        total = total + torch.tensor(own, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(total ** (1.0 / 2.0), 2.0)
+    factor = torch.clamp(most / (norm + EPSILON), max=1.0)
+    return flat_gradient(gradient, layout).clone().mul_(factor).numpy()
+
+
 def clip_by_total_norm(
     gradient: np.ndarray, layout: Layout, total: float, most: float
 ) -> np.ndarray:

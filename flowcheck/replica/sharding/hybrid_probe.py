@@ -12,7 +12,7 @@ together), _fsdp_collectives.py (foreach_reduce, _get_gradient_divide_factors).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,16 @@ WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 def probe_hybrid_model(factory: str, mesh: tuple[int, int], shard: int) -> HybridModel:
     """The shard `shard` of the model that `factory`, "file.py:function", returns. Raises
     ConfigError."""
-    told = run_probe(MODULE, factory, *map(str, (*mesh, shard)))
-    return msgspec.json.decode(told, type=HybridModel)
+    return probe_hybrid_models(factory, mesh, (shard,))[0]
+
+
+def probe_hybrid_models(
+    factory: str, mesh: tuple[int, int], shards: Sequence[int]
+) -> list[HybridModel]:
+    """Likewise, [shard] in one process: to start torch takes longer than to make the model. Raises
+    ConfigError."""
+    told = run_probe(MODULE, factory, *map(str, mesh), ",".join(map(str, shards)))
+    return msgspec.json.decode(told, type=list[HybridModel])
 
 
 def write_start_weights(
@@ -51,25 +59,39 @@ def write_start_weights(
 
 def _main(factory: str, of_replicas: str, of_shards: str, own: str, *start: str) -> None:
     import torch
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    replicas, shards, shard = int(of_replicas), int(of_shards), int(own)
-    dist.init_process_group("fake", store=FakeStore(), rank=shard, world_size=replicas * shards)
+    mesh = int(of_replicas), int(of_shards)
+    shards = [int(shard) for shard in own.split(",")]
     _meshes_of_cpus()
     made = load_callable(KEY, factory)
     if start:
         seed, place = start
+        _begin_as(mesh, shards[0])
         torch.manual_seed(int(seed))
         model = made()
         check_is_module(factory, model)
         _write(model, Path(place))
         print()
         return
-    with torch.device("meta"), torch.no_grad():
-        model = made()
-    check_is_module(factory, model)
-    print(msgspec.json.encode(_model_of(model, (replicas, shards), shard)).decode())
+    models = []
+    for shard in shards:
+        _begin_as(mesh, shard)
+        with torch.device("meta"), torch.no_grad():
+            model = made()
+        check_is_module(factory, model)
+        models.append(_model_of(model, mesh, shard))
+    print(msgspec.json.encode(models).decode())
+
+
+def _begin_as(mesh: tuple[int, int], shard: int) -> None:
+    """This process is the rank of a shard in the first node."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    ranks = mesh[0] * mesh[1]
+    dist.init_process_group("fake", store=FakeStore(), rank=shard, world_size=ranks)
 
 
 def _meshes_of_cpus() -> None:

@@ -32,6 +32,7 @@ from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.extraction.active_job import ActiveJob
 from flowcheck.stages.extraction.differing_weights import tell_differing_weights
+from flowcheck.stages.extraction.flows_elsewhere import FlowsElsewhere
 from flowcheck.stages.extraction.job_restart import (
     JobRestart,
     promote_successor,
@@ -92,6 +93,7 @@ class ExtractService:
         )
         self._claims = FlowClaims(run, config)
         self._wanted = job_selector_of(config, run.reader)
+        self._elsewhere = FlowsElsewhere(config)
         self._unlearned = LearningStatus(run, self._note)
         self._followed: ActiveJob | None = None
         self._turn = 0
@@ -159,6 +161,8 @@ class ExtractService:
             extractor.extract(slots_to_take(extractor, rings)) for extractor in self._extractors
         )
         self._turn += 1
+        if self._elsewhere.leave_out(self._extractors) and self._followed is None:
+            done += place_staged(self._extractors, {})
         done += self._turn_of(self._lifecycle.state, idle=not done)
         if not done and self._lifecycle.state is not ExtractState.ENDED:
             done += self._end() if rings_drained(self._extractors) else 0
@@ -195,6 +199,7 @@ class ExtractService:
             self._extractors,
             at_once=bool(waiting) or ended,
             hurry=crowded,
+            only=self._elsewhere.left(self._extractors),
             known=self._known,
             wait_s=wait_s,
             wanted=self._wants(),
@@ -264,7 +269,7 @@ class ExtractService:
 
     def _why_not(self) -> tuple[Finding, ...]:
         """Why no job is learned, with what the ports carry instead."""
-        return reasons_with_traffic(
+        return self._elsewhere.why_nothing() or reasons_with_traffic(
             self._learner.why_not, self._extractors, first=not self._run.reader
         )
 

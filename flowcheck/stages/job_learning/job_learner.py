@@ -121,6 +121,8 @@ class JobLearner:
         self._told = True
         self._publish_unread(unread=False)
         self._read_at = 0
+        self._only: Sequence[set[int]] | None = None
+        """As `learn` takes it, of the last reading."""
         self._not_before_s = 0.0
         self._last_word = False
         """The last reading took it that nothing more comes."""
@@ -152,7 +154,7 @@ class JobLearner:
 
     def read_all(self, extractors: Sequence[Extractor]) -> bool:
         """What is staged was all there when the last reading began, and it read to the end."""
-        complete = completed_messages(extractors)
+        complete = completed_messages(extractors, self._only)
         return not complete or (self._last_word and complete <= self._read_at)
 
     def known(self) -> LearnedJob | None:
@@ -200,7 +202,7 @@ class JobLearner:
             if came or self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
                 self._awaited = None
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
-                self._wanted = wanted
+                self._wanted, self._only = wanted, only
                 hasty = not (quiet or hurry)
                 self._begin(extractors, only, before, known, over, hasty=hasty)
         read = complete <= self._read_at and (self._read_quiet or self._last_word)

@@ -102,11 +102,20 @@ class JobSelector:
         several = any(fits_stated_job(other, job) for other in self.others)
         return SEVERAL_JOBS_FIT() if several else None
 
+    def may_be(self, part: Part) -> bool:
+        """Whether enough is seen of it to ask: its weights, or that nobody sends them, where its
+        addresses tell whose it is."""
+        if part.job is None:
+            return False
+        if part.weights is None:
+            return part.job.start_unknown and bool(self.own.hosts)
+        return self.can_tell(part.weights)
+
     def why_not(self, part: Part) -> Finding | None:
         """None: it is this one."""
         job, weights = part.job, part.weights
-        assert job is not None and weights is not None
-        if why := self.why_another_job(job):
+        assert job is not None
+        if (why := self.why_another_job(job)) or weights is None:
             return why
         if self.back is not None and not replica_had_weights(self.back, job, weights.data):
             return WEIGHTS_NEVER_HELD()
@@ -132,7 +141,7 @@ def select_job(reading: Reading, wanted: JobSelector | None) -> Reading:
         return reading
     found: list[Finding] = []
     for part in reading.parts:
-        if part.job is None or part.weights is None or not wanted.can_tell(part.weights):
+        if not wanted.may_be(part):
             continue
         why = wanted.why_not(part)
         if why is None:

@@ -11,7 +11,7 @@ happens once one of them has waited too long; that is on file as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,9 +29,11 @@ from flowcheck.findings.catalog.replica_update_notes import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.gradient_clipping import (
+    clip_by_shards,
     clip_by_total_norm,
     is_order_independent,
     squared_norm,
+    squared_norms,
     sum_float32,
 )
 from flowcheck.replica.optimizer.state_section_names import GradientMask
@@ -66,6 +68,7 @@ class GradNormExchange:
         assert config.optimizer is not None
         self._run, self._optimizer = run, config.optimizer
         self._say, self._clock = say, clock
+        self._of_shards = config.all_shards
         self._own = run.reader + 1
         self._others = tuple(n for n in range(1, job_count(config) + 1) if n != self._own)
         self._published: dict[str, str] = _read(_file(run))
@@ -89,10 +92,10 @@ class GradNormExchange:
         if self.peer_gone:
             return None
         if name not in self._published:
-            own = squared_norm(gradient, layout, used, threads=optimizer.torch_threads)
-            newest = [*self._published.items(), (name, own.hex())][-SQUARES_KEPT:]
+            told = self._squares_of(gradient, layout, used)
+            newest = [*self._published.items(), (name, told)][-SQUARES_KEPT:]
             self._publish(dict(newest))
-        squares = {self._own: float.fromhex(self._published[name])}
+        squares = {self._own: _numbers(self._published[name])}
         for number in self._others:
             other = self._published_by(number, name)
             if other is None and self._passed(number, step):
@@ -101,8 +104,30 @@ class GradNormExchange:
             if other is None:
                 self._wait(number, name, step)
                 return None
-            squares[number] = float.fromhex(other)
-        return clip_by_total_norm(gradient, layout, self._total(squares), optimizer.clip_norm)
+            squares[number] = _numbers(other)
+        if self._of_shards:
+            every = [squares[number] for number in self._order(squares)]
+            return clip_by_shards(gradient, layout, every, optimizer.clip_norm)
+        total = self._total({number: own for number, (own,) in squares.items()})
+        return clip_by_total_norm(gradient, layout, total, optimizer.clip_norm)
+
+    def _squares_of(self, gradient: np.ndarray, layout: Layout, used: GradientMask) -> str:
+        """As they are published: of all gradients together, or of shards each parameter's."""
+        threads = self._optimizer.torch_threads
+        if self._of_shards:
+            every = squared_norms(gradient, layout, used, threads=threads)
+        else:
+            every = [squared_norm(gradient, layout, used, threads=threads)]
+        return " ".join(square.hex() for square in every)
+
+    def _order(self, squares: Mapping[int, Sequence[float]]) -> tuple[int, ...]:
+        """In which the shards' ranks are summed. Of two it makes no difference."""
+        if self._optimizer.clip_order:
+            return self._optimizer.clip_order
+        if len(squares) > 2 and not self._assumed:
+            self._assumed = True
+            add_assumption(self._run, NORMS_IN_JOB_ORDER())
+        return tuple(sorted(squares))
 
     def _total(self, squares: dict[int, float]) -> float:
         """The sum of the squares, in the order in which the trainers' ranks add them."""
@@ -170,6 +195,10 @@ class GradNormExchange:
         elif not said and stood_s >= WAIT_NOTE_S:
             self._since = (name, since_s, True)
             self._say(NORM_AWAITED(step=step, job=number))
+
+
+def _numbers(told: str) -> list[float]:
+    return [float.fromhex(one) for one in told.split()]
 
 
 def _file(run: RunDir) -> Path:

@@ -4,6 +4,7 @@ checkpoints of any format."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
 from flowcheck.findings.catalog.checkpoint_options import FORMAT_CANNOT_HOLD, FORMAT_WROTE_NO_FILE
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -40,7 +42,9 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import checked_file_name, refuse_special_file
 from flowcheck.vault.audit.param_group_check import check_settings
+from flowcheck.vault.checkpoint_formats import dcp_shards
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.dcp_shards import ModelShard
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
     NO_OPTIONS,
@@ -123,6 +127,28 @@ def write(
     return manifest
 
 
+def write_shards(
+    shards: Sequence[ModelShard],
+    target: OutputTarget,
+    options: FormatOptions,
+    assumed: tuple[Finding, ...],
+) -> Manifest:
+    """Writes all shards of a step as one DCP folder, with its manifest, as `write` does. shards:
+    [shard] of one model; assumed: what the whole rests on. Raises as `write`, and StateError where
+    they are no whole model."""
+    with new_output(target, manifest=True) as (place, _):
+        with ChecksummedWriter(reads_back=True) as sums:
+            sums.names[place.name] = target.path.name
+            lacks = dcp_shards.write(shards, place, options, sums)
+            first = shards[0].contents
+            # No replica computed a digest of the whole.
+            whole = replace(first.trainer_state, assumed=assumed, digest="")
+            told = replace(first, trainer_state=whole)
+            manifest = _manifest_of(told, dcp_shards.FORM, lacks, sums)
+        _finish_folder(place, manifest)
+    return manifest
+
+
 def save(
     contents: CheckpointContents, folder: Path, form: str, options: FormatOptions = NO_OPTIONS
 ) -> None:
@@ -144,27 +170,34 @@ def _write_files(
     manifest."""
     if chosen.needs_like is not None and options.like is None:
         raise ConfigError("--like", None, chosen.needs_like)
-    given = contents.trainer_state
     with ChecksummedWriter(contents.expected, reads_back=True) as sums:
         sums.names[place.name] = name
         lacks = chosen.write(contents, place, options, sums)
         if not sums.files():
             raise StateError(FORMAT_WROTE_NO_FILE(chosen.name))
-        return Manifest(
-            form=chosen.name,
-            step=given.step,
-            digest=given.digest,
-            torch_version=str(torch.__version__),
-            kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
-            resume_caveats=lacks,
-            older=contents.older,
-            tainted=given.tainted,
-            files=sums.files(),
-            tensors=sums.tensors(),
-            evidence=given.evidence,
-            assumed=given.assumed,
-            **sums.format_fields,
-        )
+        return _manifest_of(contents, chosen.name, lacks, sums)
+
+
+def _manifest_of(
+    contents: CheckpointContents, form: str, lacks: tuple[Finding, ...], sums: ChecksummedWriter
+) -> Manifest:
+    """Of what was written."""
+    given = contents.trainer_state
+    return Manifest(
+        form=form,
+        step=given.step,
+        digest=given.digest,
+        torch_version=str(torch.__version__),
+        kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
+        resume_caveats=lacks,
+        older=contents.older,
+        tainted=given.tainted,
+        files=sums.files(),
+        tensors=sums.tensors(),
+        evidence=given.evidence,
+        assumed=given.assumed,
+        **sums.format_fields,
+    )
 
 
 def _finish_folder(folder: Path, manifest: Manifest) -> None:

@@ -101,15 +101,39 @@ def write(
 ) -> tuple[Finding, ...]:
     """Writes the folder; see `CheckpointFormat.write`. Raises StateError if this process is itself
     a rank of a distributed job."""
+    tree, lacks = own_tree(parts, options)
+    save_tree(tree, dict(labelled_tensors(tree)), folder, sums)
+    return lacks
+
+
+def own_tree(
+    parts: CheckpointContents, options: FormatOptions
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """(what a folder holds, with contiguous tensors that each have a storage of their own; why a
+    trainer that resumes from it does not continue exactly as before)."""
+    whole, missing = _complete(parts)
+    tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
+    caveats = parts.resume_caveats
+    return tree, (*caveats, STATES_TO_COME(missing)) if missing else caveats
+
+
+def save_tree(
+    tree: dict[str, Any],
+    held: Mapping[str, torch.Tensor],
+    folder: Path,
+    sums: ChecksummedWriter,
+    *,
+    planner: Any = None,
+) -> None:
+    """Lets torch plan a folder of this tree, and writes it. held: {label: tensor} of the tree's
+    tensors, in whichever parts; planner: torch's, which knows the parts; None: its own.
+    Raises StateError if this process is itself a rank of a distributed job."""
     import torch.distributed as dist
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.api import CheckpointException
 
     if dist.is_available() and dist.is_initialized():
         raise StateError(WRITER_IS_A_RANK(folder))
-    whole, missing = _complete(parts)
-    tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
-    held = dict(labelled_tensors(tree))
     at = labels_by_address(held)
     rest = dict(held)
 
@@ -120,7 +144,8 @@ def write(
     with warnings.catch_warnings(), naming_file(folder), gc_paused():
         warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
         try:
-            state_dict_saver.save(tree, storage_writer=writer_of(folder, at, done))
+            writer = writer_of(folder, at, done)
+            state_dict_saver.save(tree, storage_writer=writer, planner=planner)
         except CheckpointException as error:  # of all ranks, which is this one
             for failure, _ in error.failures.values():
                 if isinstance(failure, OSError | StateError):
@@ -130,7 +155,6 @@ def write(
         if not tensor.numel():
             sums.empty(label, tensor)
     sums.file(DCP_METADATA, folder / DCP_METADATA)
-    return (*parts.resume_caveats, STATES_TO_COME(missing)) if missing else parts.resume_caveats
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -40,12 +40,14 @@ def _cut(
         return node.narrow(cut.dim, cut.start, cut.size).contiguous()
     if isinstance(node, dict):
         return {
-            key: _cut(value, named, alike, _named(key, named) or own) for key, value in node.items()
+            key: _cut(value, named, alike, cut_of_key(key, named) or own)
+            for key, value in node.items()
         }
     if isinstance(node, list):
         return [_cut(value, named, alike, own) for value in node]
     return node
 
 
-def _named(key: object, named: Mapping[str, ShardCut]) -> ShardCut | None:
+def cut_of_key(key: object, named: Mapping[str, ShardCut]) -> ShardCut | None:
+    """The part of the parameter whose name a key of a checkpoint is; None: it is none's."""
     return named.get(key.removeprefix("module.")) if isinstance(key, str) else None

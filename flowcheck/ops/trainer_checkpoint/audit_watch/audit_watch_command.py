@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.file_audits import (
     THERE_BEFORE,
     WATCHED_IS_FILE,
 )
+from flowcheck.findings.catalog.refused_settings import NOT_OF_ALL_SHARDS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import (
@@ -58,6 +59,8 @@ def run(root: Path, stated: AuditConfig | None, parent: int | None, *, as_json: 
     settings = of_run if stated is None else stated
     if settings is None:
         raise ConfigError("--watch", None, NO_FOLDER_STATED())
+    if stated is not None and where.settings().all_shards and where.port is where:
+        raise ConfigError("--watch", stated.folder, NOT_OF_ALL_SHARDS())
     if stated is not None and Path(stated.folder).is_file():
         raise ConfigError("--watch", stated.folder, WATCHED_IS_FILE(stated.folder))
     supervisor = supervisor_of(where)
