@@ -46,8 +46,9 @@ class Deaths:
         (Extractor, "ignore"),
     )
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.left, self.count = False, 0, 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, more: int = 1) -> None:
+        """more: by how much n grows."""
+        self.begun, self.left, self.count, self.more = False, 0, 0, more
         for owner, name in self.CHANGES:
             monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
         look = JobRestart.check_new_flows
@@ -74,7 +75,7 @@ class Deaths:
         self.left -= 1
         if self.left < 0:
             self.count += 1
-            self.left = self.count
+            self.left = self.more * self.count
             raise Killed
 
 
