@@ -24,13 +24,9 @@ def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
         whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn
         return canvas.result if whole else None
     size = cut.op.work_bytes
-    blocks = [
-        canvas.result[i * size : (i + 1) * size]
-        for i in range(ring.ranks)
-        if canvas.covered[i * size : (i + 1) * size].all()
-    ]
-    same = blocks and all((block == blocks[0]).all() for block in blocks)
-    return blocks[0] if same else None
+    seen = canvas.covered.reshape(ring.ranks, size).all(axis=1)
+    blocks = canvas.result.reshape(ring.ranks, size)[seen]
+    return blocks[0] if len(blocks) and (blocks == blocks[0]).all() else None
 
 
 def used_of(cut: Cut, parameters: int, ring: Ring) -> tuple[int, ...] | None:
