@@ -32,7 +32,8 @@ settings.register_profile("night", **DRAWN, print_blob=True)
 settings.load_profile("suite")
 """The suite tries the same examples each time; scripts/nightly draws others."""
 
-testing._get_command = cache(testing._get_command)
+if hasattr(testing, "_get_command"):
+    testing._get_command = cache(testing._get_command)
 """The command line is built once, not before each command that a test gives it."""
 
 gc.set_threshold(20_000, 10, 10)

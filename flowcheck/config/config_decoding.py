@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -134,14 +135,14 @@ def _fields(kind: type[ConfigSection]) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 @cache
-def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
+def _sections(kind: type[ConfigSection]) -> Mapping[str, type[ConfigSection]]:
     """{key: class} of the fields of `kind` that are tables."""
     found: dict[str, type[ConfigSection]] = {}
     for field in _fields(kind):
         for candidate in (field.type, *getattr(field.type, "__args__", ())):
             if isinstance(candidate, type) and issubclass(candidate, ConfigSection):
                 found[field.encode_name] = candidate
-    return found
+    return MappingProxyType(found)
 
 
 def refuse_unknown_keys(tree: dict[str, Any], kind: type[ConfigSection]) -> None:

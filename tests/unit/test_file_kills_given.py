@@ -37,7 +37,7 @@ from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-EVERY = [37, pytest.param(1, marks=pytest.mark.nightly)]
+EVERY = [19, pytest.param(1, marks=pytest.mark.nightly)]
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_start_keeps_all_records_of_the_run_before(folder: Path, every: int) -> None:
+@pytest.mark.parametrize("fills", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_start_keeps_all_records_of_the_run_before(folder: Path, fills: int) -> None:
     """Of that one, not a part of them; and of the one before it nothing stays among them."""
 
     def make(place: Path) -> None:
@@ -88,10 +88,10 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path, every: int) -
         lasting = {path.name for path in run.root.iterdir()}
         assert lasting == {"sockets", "learned", "pids", "memory", "previous"}, when
 
-    assert len(explore(folder, make, work, judge, every=every).calls) > 15 // every
+    assert len(explore(folder, make, work, judge, fills=fills).calls) > 15
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("fills", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("number", "weights"),
     [
@@ -103,7 +103,7 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path, every: int) -
     ],
 )  # fmt: skip
 def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
-    folder: Path, number: int, weights: bool, every: int
+    folder: Path, number: int, weights: bool, fills: int
 ) -> None:
     def make(place: Path) -> None:
         (place / "memory").mkdir(mode=0o700)
@@ -162,4 +162,4 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         with GradientShard.open(run.shard) as shard:
             assert shard.generation_state(0) == GenerationState.EMPTY, when
 
-    assert len(explore(folder, make, work, judge, every=every).calls) > 20 // every
+    assert len(explore(folder, make, work, judge, fills=fills).calls) > 20

@@ -25,8 +25,9 @@ def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
         return canvas.result if whole else None
     size = cut.op.work_bytes
     seen = canvas.covered.reshape(ring.ranks, size).all(axis=1)
-    blocks = canvas.result.reshape(ring.ranks, size)[seen]
-    return blocks[0] if len(blocks) and (blocks == blocks[0]).all() else None
+    blocks = [canvas.result[i * size : (i + 1) * size] for i in np.flatnonzero(seen)]
+    same = blocks and all(np.array_equal(block, blocks[0]) for block in blocks[1:])
+    return blocks[0] if same else None
 
 
 def used_of(cut: Cut, parameters: int, ring: Ring) -> tuple[int, ...] | None:
