@@ -8,12 +8,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support import side_by_side
 from support.real_captures import captures_folder
+from typer import testing
 
 from flowcheck.findings.named_run import set_named_run
 from flowcheck.stages.job_state.lifecycle_state_machines import STRICT_VARIABLE
@@ -29,6 +31,10 @@ settings.register_profile("suite", **DRAWN, derandomize=True)
 settings.register_profile("night", **DRAWN, print_blob=True)
 settings.load_profile("suite")
 """The suite tries the same examples each time; scripts/nightly draws others."""
+
+if hasattr(testing, "_get_command"):
+    testing._get_command = cache(testing._get_command)
+"""The command line is built once, not before each command that a test gives it."""
 
 gc.set_threshold(20_000, 10, 10)
 """Looking for garbage took a tenth of the processor time of tests, most of it for what never is."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -107,7 +109,7 @@ def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:
         if table not in _sections(kind):
             return ()
         kind = _sections(kind)[table]
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    types = {field.encode_name: field.type for field in _fields(kind)}
     found = types.get(last)
     for one in (found, *get_args(found)):  # a key that may be left out has None beside them
         if isinstance(one, type) and issubclass(one, Enum):
@@ -126,14 +128,21 @@ def _lookup(tree: Any, key: str) -> object:
     return tree
 
 
-def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
+@cache
+def _fields(kind: type[ConfigSection]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """msgspec evaluates the annotations of a class each time it is asked."""
+    return msgspec.structs.fields(kind)
+
+
+@cache
+def _sections(kind: type[ConfigSection]) -> Mapping[str, type[ConfigSection]]:
     """{key: class} of the fields of `kind` that are tables."""
     found: dict[str, type[ConfigSection]] = {}
-    for field in msgspec.structs.fields(kind):
+    for field in _fields(kind):
         for candidate in (field.type, *getattr(field.type, "__args__", ())):
             if isinstance(candidate, type) and issubclass(candidate, ConfigSection):
                 found[field.encode_name] = candidate
-    return found
+    return MappingProxyType(found)
 
 
 def refuse_unknown_keys(tree: dict[str, Any], kind: type[ConfigSection]) -> None:
@@ -153,14 +162,14 @@ def _unknown_keys(
     tree: dict[str, Any], kind: type[ConfigSection], above: str, root: type[ConfigSection]
 ) -> Iterator[tuple[str, object, Finding]]:
     """(key, value, what may be meant)."""
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    known = [field.encode_name for field in _fields(kind)]
     for key, value in tree.items():
         if key not in known:
             words = {word: word for word in known}
             words |= {word: own for word, own in OTHER_WORDS.items() if own in known}
             near = difflib.get_close_matches(key, words, n=1, cutoff=NEAR)
             hint = DID_YOU_MEAN(f"{above}{words[near[0]]}") if near else KNOWN_KEYS(known)
-            if above and key in [field.encode_name for field in msgspec.structs.fields(root)]:
+            if above and key in [field.encode_name for field in _fields(root)]:
                 hint = ABOVE_TABLES(key)
             yield f"{above}{key}", value, hint
             continue

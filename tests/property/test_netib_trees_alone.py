@@ -27,7 +27,9 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n == "leaf")) for n in JOBS]
+)
 def test_trees_of_a_second_communicator_are_told_as_that(name: str, tmp_path: Path) -> None:
     options = JOBS[name]
     made = generate(options, tmp_path)

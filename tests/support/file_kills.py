@@ -33,6 +33,8 @@ ENDED, NOTHING_TO_TEAR = 1000, 1001
 SAID_BYTES = 4096
 TURNS = 10
 """Tries to tear a write. A choice."""
+FILLS = ("write", "pwrite", "open", "creat", "fchmod", "chmod", "fallocate", "sendfile")
+"""Begin the names of calls behind which nothing has another name than before."""
 LIMIT_S = 120
 """Of one child: no test waits for ever."""
 
@@ -68,8 +70,10 @@ def explore(
     judge: Callable[[Path, str], None],
     *,
     every: int = 1,
+    fills: int = 1,
 ) -> Explored:
-    """folder: an empty one, made here for this; every: kills at each n-th call alone. Raises
+    """folder: an empty one, made here for this; every: kills at each n-th call alone; fills:
+    of calls that only make or fill a file (`FILLS`) each n-th alone is judged and torn. Raises
     AssertionError with the call that was killed where `judge` does.
 
     Both are done once in this process first, whose modules the forked ones then have."""
@@ -82,7 +86,7 @@ def explore(
         shutil.copytree(before, place, symlinks=True)
         work(place)
         judge(place, "not killed")
-        return _explore(tool, before, place, work, judge, every)
+        return _explore(tool, before, place, work, judge, every, fills)
 
 
 @contextmanager
@@ -105,6 +109,7 @@ def _explore(
     work: Callable[[Path], None],
     judge: Callable[[Path, str], None],
     every: int,
+    fills: int,
 ) -> Explored:
     done = Explored()
     judged: set[bytes] = set()
@@ -123,6 +128,9 @@ def _explore(
             _in_child(partial(judge, place, "not killed"), "not killed")
             return done
         done.calls.append(said)
+        if at % fills and said.startswith(FILLS):
+            at += every
+            continue
         look(f"killed before call {at}, {said}")
         # Threads of one save take turns as they like: the call of this number may be another one.
         for _ in range(TURNS if "write " in said else 0):

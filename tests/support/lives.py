@@ -29,6 +29,7 @@ class Killed(BaseException):
 class Deaths:
     """Once a later life is proved, every process dies at its n-th change, n growing with each."""
 
+    DENSE = 4
     CHANGES = (
         (Path, "rename"),
         (Path, "replace"),
@@ -46,8 +47,10 @@ class Deaths:
         (Extractor, "ignore"),
     )
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.left, self.count = False, 0, 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, more: int = 1) -> None:
+        """more: by how much n grows, behind the first `DENSE` deaths: what one left is taken over
+        by a process that dies at once as well. 1: at every change; by day some are left out."""
+        self.begun, self.left, self.count, self.more = False, 0, 0, more
         for owner, name in self.CHANGES:
             monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
         look = JobRestart.check_new_flows
@@ -74,7 +77,7 @@ class Deaths:
         self.left -= 1
         if self.left < 0:
             self.count += 1
-            self.left = self.count
+            self.left = self.count + (self.more - 1) * max(0, self.count - self.DENSE)
             raise Killed
 
 

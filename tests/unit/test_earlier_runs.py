@@ -134,9 +134,10 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("fills", [7, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("number", ["02", "27", "30"])
 def test_and_so_it_is_though_this_version_is_killed_in_it_as_well(
-    folder: Path, number: str
+    folder: Path, number: str, fills: int
 ) -> None:
     """number: nothing done; all but its record; its record, and the old job's file."""
     wanted = RunDir(folder / "wanted")
@@ -153,7 +154,10 @@ def test_and_so_it_is_though_this_version_is_killed_in_it_as_well(
     def make(place: Path) -> None:
         frozen("promoted", number, place)
 
-    explored = explore(folder, make, lambda place: bool(taken_over(RunDir(place))), judge)  # type: ignore[arg-type, return-value]
+    def work(place: Path) -> None:
+        taken_over(RunDir(place))
+
+    explored = explore(folder, make, work, judge, fills=fills)
     assert len(explored.calls) > 15
 
 
@@ -225,14 +229,17 @@ def came_back(resumed_from: int) -> tuple[list[Any], list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "least"), [(4, 7), pytest.param(1, 15, marks=pytest.mark.nightly)]
+)
 def test_a_handover_goes_on_from_that_versions_files_wherever_both_stages_are_killed(
-    play: Callable[..., Upgraded], monkeypatch: pytest.MonkeyPatch
+    play: Callable[..., Upgraded], monkeypatch: pytest.MonkeyPatch, more: int, least: int
 ) -> None:
     frames, wanted = came_back(2)
-    both = play(frames, Deaths(monkeypatch))
+    both = play(frames, Deaths(monkeypatch, more))
     both.drive()
     both.deaths.begun = False
-    assert both.upgrades > 15
+    assert both.upgrades > least
     assert parameters(both) == list(enumerate(wanted, 1))
     assert both.chain.heard.of(StepLost) == []
 
@@ -266,14 +273,17 @@ def test_a_taking_over_of_its_own_that_was_killed_is_followed_to_the_end(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("more", "least"), [(4, 4), pytest.param(1, 8, marks=pytest.mark.nightly)])
 def test_a_base_it_was_given_is_taken(
     play: Callable[..., Upgraded],
     resumed: tuple[Trainer, Path],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
+    more: int,
+    least: int,
 ) -> None:
     trainer, file = resumed
     frames, wanted = frames_of(trainer, after=first_life())
-    deaths = Deaths(monkeypatch)
+    deaths = Deaths(monkeypatch, more)
     both = play(frames, deaths)
     both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
     deaths.begun = False
@@ -284,7 +294,7 @@ def test_a_base_it_was_given_is_taken(
     deaths.begun, deaths.left, deaths.count = True, 0, 0
     both.drive()
     deaths.begun = False
-    assert both.upgrades > 8 and not checkpoints(both.chain.run)
+    assert both.upgrades > least and not checkpoints(both.chain.run)
     told = parameters(both)[STEPS:]
     assert [step for step, _ in told] == list(range(BASE, BASE + JOB.steps + 1))
     assert [sha for _, sha in told[1:]] == wanted

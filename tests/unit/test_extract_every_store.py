@@ -21,15 +21,15 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-BY_DAY = {"window-5-staged": 13, "window-5-learned": 7, "window-16-learned": 7}
-"""Scenes of many stores: one in so many is tried; by night each."""
+BY_DAY = {name: 31 if name.startswith("window") else 7 for name in SCENES if name not in NIGHTLY}
+"""One store of so many is tried; by night each."""
 
 
 @pytest.mark.parametrize(
     ("name", "every"),
     [
-        *((name, BY_DAY.get(name, 1)) for name in SCENES if name not in NIGHTLY),
-        *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in (*sorted(NIGHTLY), *BY_DAY)),
+        *BY_DAY.items(),
+        *(pytest.param(name, 1, marks=pytest.mark.nightly) for name in SCENES),
     ],
 )
 def test_killed_before_any_store_it_ends_alike(build: Path, name: str, every: int) -> None:
@@ -47,7 +47,7 @@ def test_killed_twice_it_ends_alike(build: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("large", "every"),
     [
-        *((False, 11), (True, 127)),
+        *((False, 41), (True, 509)),
         *(pytest.param(*words, marks=pytest.mark.nightly) for words in ((False, 1), (True, 17))),
     ],
 )

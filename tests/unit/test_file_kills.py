@@ -30,6 +30,8 @@ from flowcheck.vault.persist.saver import Saver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
+FILLS = [5, pytest.param(1, marks=pytest.mark.nightly)]
+"""Of so many calls that fill a file one is killed by day; all others, and by night each."""
 
 
 @pytest.fixture
@@ -81,7 +83,8 @@ def test_a_folder_is_there_whole_or_not_at_all(folder: Path, apart: bool) -> Non
     assert explore(folder, lambda place: None, work, judge).torn >= 2
 
 
-def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path) -> None:
+@pytest.mark.parametrize("fills", FILLS)
+def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path, fills: int) -> None:
     """A line may end in a brace wherever it is torn."""
     lines = [b'{"n":%d,"of":{"a":{},"b":{"c":{}}}}' % n for n in range(40)]
 
@@ -102,10 +105,13 @@ def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path) -
         found = complete_lines(place / "lines")
         assert found == lines[-len(found) :], when
 
-    assert explore(folder, make, work, judge).torn >= 20
+    assert explore(folder, make, work, judge, fills=fills).torn >= 20 // fills
 
 
-def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder: Path) -> None:
+@pytest.mark.parametrize("fills", FILLS)
+def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(
+    folder: Path, fills: int
+) -> None:
     def make(place: Path) -> None:
         replica = replica_in(place / "state", elements=50)
         take(replica, 1)
@@ -128,15 +134,19 @@ def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder:
         assert names(place / "kept") == ["latest", "step-1", "step-2"], when
         assert latest_checkpoint(place / "kept") == place / "kept" / "step-2"
 
-    assert explore(folder, make, work, judge).torn >= 2
+    explored = explore(folder, make, work, judge, fills=fills)
+    assert len(explored.calls) >= 2 and explored.torn >= (2 if fills == 1 else 1)
 
 
+@pytest.mark.parametrize("fills", FILLS)
 @pytest.mark.parametrize(
     "limit",
     [None, pytest.param(10**9, marks=pytest.mark.nightly)],
     ids=["in place", "staged"],
 )
-def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: int | None) -> None:
+def test_a_save_is_known_by_its_list_and_by_latest_alike(
+    folder: Path, limit: int | None, fills: int
+) -> None:
     """A process that begins anew, and is asked for no step, finds what is durable."""
 
     def saver(place: Path) -> Saver:
@@ -179,4 +189,5 @@ def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: in
         saver(place).save(3)  # what was staged before a kill goes with the next save
         assert not (place / "staging").exists() or not names(place / "staging"), when
 
-    assert explore(folder, make, work, judge).torn >= 5
+    explored = explore(folder, make, work, judge, fills=fills)
+    assert len(explored.calls) >= 5 and explored.torn >= (5 if fills == 1 else 1)

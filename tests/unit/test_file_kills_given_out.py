@@ -53,11 +53,14 @@ def verified(out: Path) -> int:
     return int(found[1])
 
 
+@pytest.mark.parametrize("fills", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     "form",
     ["torch", *(pytest.param(f, marks=pytest.mark.nightly) for f in ("safetensors", "dcp"))],
 )
-def test_a_restore_in_place_of_another_is_one_of_the_two(folder: Path, form: str) -> None:
+def test_a_restore_in_place_of_another_is_one_of_the_two(
+    folder: Path, form: str, fills: int
+) -> None:
     def make(place: Path) -> None:
         write(parts(BEFORE), place / "out", form)
 
@@ -71,7 +74,7 @@ def test_a_restore_in_place_of_another_is_one_of_the_two(folder: Path, form: str
         beside = {"out"} if (place / "out").is_dir() else {"out", "out.manifest.json"}
         assert {path.name for path in place.iterdir()} == beside, when
 
-    assert len(explore(folder, make, work, judge).calls) > 8
+    assert len(explore(folder, make, work, judge, fills=fills).calls) > 8
 
 
 def test_a_fetched_step_is_there_whole_or_not_at_all(folder: Path, tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ RECORDS = {
 }
 
 
-def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
+@pytest.mark.parametrize("fills", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_start_keeps_all_records_of_the_run_before(folder: Path, fills: int) -> None:
     """Of that one, not a part of them; and of the one before it nothing stays among them."""
 
     def make(place: Path) -> None:
@@ -87,9 +88,10 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
         lasting = {path.name for path in run.root.iterdir()}
         assert lasting == {"sockets", "learned", "pids", "memory", "previous"}, when
 
-    assert len(explore(folder, make, work, judge).calls) > 15
+    assert len(explore(folder, make, work, judge, fills=fills).calls) > 15
 
 
+@pytest.mark.parametrize("fills", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("number", "weights"),
     [
@@ -101,7 +103,7 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
-    folder: Path, number: int, weights: bool
+    folder: Path, number: int, weights: bool, fills: int
 ) -> None:
     def make(place: Path) -> None:
         (place / "memory").mkdir(mode=0o700)
@@ -160,4 +162,4 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         with GradientShard.open(run.shard) as shard:
             assert shard.generation_state(0) == GenerationState.EMPTY, when
 
-    assert len(explore(folder, make, work, judge).calls) > 20
+    assert len(explore(folder, make, work, judge, fills=fills).calls) > 20

@@ -100,7 +100,9 @@ def test_a_gap_of_many_sends_of_simple_is_counted_by_its_packets(
     assert last in {each.sha256 for each in reading.collectives}
 
 
-@pytest.mark.parametrize("begin", [760, 820, 860, 880])
+@pytest.mark.parametrize(
+    "begin", [820, *(pytest.param(n, marks=pytest.mark.nightly) for n in (760, 860, 880))]
+)
 def test_a_connection_of_single_packets_tells_no_path_mtu(begin: int, tmp_path: Path) -> None:
     """All of its sends fit one packet, those of another channel do not."""
     options = Options(

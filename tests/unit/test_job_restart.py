@@ -64,9 +64,19 @@ def lines(both: Both) -> list[dict[str, Any]]:
     return [json.loads(line) for line in both.chain.run.steps.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("resumed_from", [pytest.param(STEPS, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize(
+    ("resumed_from", "more", "least"),
+    [
+        (2, 4, 8),
+        *(pytest.param(step, 1, 20, marks=pytest.mark.nightly) for step in (2, STEPS)),
+    ],
+)
 def test_handover_killed_at_every_change_takes_every_step_once(
-    play: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, resumed_from: int
+    play: Callable[..., Both],
+    monkeypatch: pytest.MonkeyPatch,
+    resumed_from: int,
+    more: int,
+    least: int,
 ) -> None:
     life, gradients, weights = first_life()
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
@@ -74,10 +84,10 @@ def test_handover_killed_at_every_change_takes_every_step_once(
     later = [floats(g) for g in second.generate().gradients]
     wanted = torch_steps(weights, gradients[:resumed_from] + later, "adamw", lr=1e-3)
     both = play(cut(life) + second.frames_of())
-    deaths = Deaths(monkeypatch)
+    deaths = Deaths(monkeypatch, more)
     both.drive()
     deaths.begun = False
-    assert deaths.count > 20
+    assert deaths.count > least
     told = [line["parameters_sha256"] for line in lines(both)]
     assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
     assert both.chain.heard.of(StepLost) == []

@@ -236,12 +236,20 @@ def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
     assert (both.chain.run.root / "kept-1" / "step-2").exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "least"), [(3, 5), pytest.param(1, 10, marks=pytest.mark.nightly)]
+)
 def test_joined_again_and_based_though_killed_at_every_change(
-    play: Callable[..., Both], life: Life, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    play: Callable[..., Both],
+    life: Life,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: int,
+    least: int,
 ) -> None:
     wanted, files = trained(life, tmp_path, (6, 7))
     both = play(gapped(life))
-    deaths = Deaths(monkeypatch)
+    deaths = Deaths(monkeypatch, more)
     forget = Extractor.forget_plans
     monkeypatch.setattr(Extractor, "forget_plans", deaths._dying(forget))
     lose = GradientShard.mark_lost
@@ -257,7 +265,7 @@ def test_joined_again_and_based_though_killed_at_every_change(
     deaths.begun = True
     both.drive()
     deaths.begun = False
-    assert deaths.count > 10
+    assert deaths.count > least
     told = lines(both)
     assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
     assert [line["parameters_sha256"] for line in told[2:]] == wanted[5:]

@@ -20,7 +20,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.nightly)])
 def test_killed_before_any_store_it_ends_alike(build: Path, every: int) -> None:
     """Once more at a store of every repetition: most of its first stores take back what the
     killed one left."""

@@ -109,7 +109,15 @@ JOBS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=JOBS)
+def _jobs(*by_night: str) -> pytest.MarkDecorator:
+    """by_night: what a test does with these jobs is reached by day with others, branch by branch;
+    each job is in one of the tests of the day at least."""
+    assert JOBS.keys() >= set(by_night)
+    of = [pytest.param(n, marks=[pytest.mark.nightly] * (n in by_night)) for n in JOBS]
+    return pytest.mark.parametrize("captured", of, indirect=True)
+
+
+@pytest.fixture(scope="module")
 def captured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[MergedView, Truth]:
@@ -161,6 +169,12 @@ def _senders(options: Options) -> set[tuple[int, ...]]:
     return {tuple(of) for (a, _), of in links.items() if a in options.mirrored or not sent}
 
 
+@_jobs(
+    "ll, five ranks, float16", "two nodes of eight GPUs, four ports", "trees", "two ports",
+    "trees and rings over nodes", "trees over nodes", "simple", "two nodes of two GPUs",
+    "one direction of a node", "metrics, LL128", "metrics", "mixed, bfloat16", "one direction",
+    "trees and rings",
+)  # fmt: skip
 def test_the_job_and_its_bytes_are_the_true_ones(
     captured: tuple[MergedView, Truth], no_search: None
 ) -> None:
@@ -181,6 +195,10 @@ def _all_is_true(seen: MergedView, truth: Truth) -> None:
         assert told == [collective.sha256 for collective in truth.gradients]
 
 
+@_jobs(
+    "two nodes of two GPUs", "ll128", "two ports", "metrics of a group",
+    "three nodes of four GPUs, two ports", "a long ring",
+)  # fmt: skip
 @pytest.mark.parametrize("looks", [4, pytest.param(40, marks=pytest.mark.nightly)])
 def test_at_any_count_of_messages_it_is_the_true_job_or_none(
     captured: tuple[MergedView, Truth], looks: int
@@ -212,6 +230,11 @@ def test_while_a_number_is_on_its_way_no_search_is_made(
     assert known
 
 
+@_jobs(
+    "ll, five ranks, float16", "metrics, LL128", "ll128", "metrics of a group", "simple",
+    "a long ring", "trees over nodes", "mixed, bfloat16", "three nodes of four GPUs, two ports",
+    "trees and rings over nodes", "one direction",
+)  # fmt: skip
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
 def test_of_what_was_lost_nothing_false_is_told_and_another_size_is_not_foretold(
     captured: tuple[MergedView, Truth], every: int

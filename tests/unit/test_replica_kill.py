@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BY_DAY = [("plain", 15), ("mixed", 10), ("several", 6)]
+BY_DAY = [("plain", 6), ("mixed", 5), ("several", 5)]
 BY_NIGHT = [("plain", 50), ("mixed", 30), ("several", 20)]
 
 HARNESS = '''

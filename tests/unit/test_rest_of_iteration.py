@@ -47,7 +47,15 @@ POINTS, MORE_POINTS = 10, 40
 """Of a capture at which it is read, by day and by night."""
 
 
-@pytest.fixture(params=SHAPED)
+BY_NIGHT = {
+    "LL128", "LL", "a hook", "another for iteration 0", "a metric", "a metric each step",
+}  # fmt: skip
+"""Of which each branch is reached by day with one of the others."""
+
+
+@pytest.fixture(
+    params=[pytest.param(n, marks=[pytest.mark.nightly] * (n in BY_NIGHT)) for n in SHAPED]
+)
 def shaped(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, CaptureContents, Any]:
     made = generate(SHAPED[request.param], tmp_path)
     return request.param, read_capture_files(made.files), made.truth

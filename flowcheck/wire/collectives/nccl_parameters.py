@@ -13,7 +13,13 @@ if TYPE_CHECKING:  # stages of the packet path load no numpy
     from numpy.typing import NDArray
 
 
-class Protocol(StrEnum):
+class _Word(StrEnum):
+    """Words by which a search looks up millions of times."""
+
+    __hash__ = str.__hash__  # of its text, as `==` is; Enum's own is a function of Python's
+
+
+class Protocol(_Word):
     LL = "LL"
     LL128 = "LL128"
     SIMPLE = "Simple"
@@ -44,7 +50,7 @@ SPLIT_BYTES = LL128_LINE_BYTES
 """Queue pairs that split a message have whole multiples of so many bytes."""
 
 
-class NcclEra(StrEnum):
+class NcclEra(_Word):
     """Eras of the partition rule, named by the NCCL releases that follow it."""
 
     V2_19 = "<=2.19"
@@ -93,7 +99,7 @@ class HasWriters:
         return self.senders[channel] if self.senders else self.sender
 
 
-class CollectiveKind(StrEnum):
+class CollectiveKind(_Word):
     ALL_REDUCE = "all_reduce"
     BROADCAST = "broadcast"
     ALL_GATHER = "all_gather"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
@@ -148,6 +149,7 @@ class SendTable(Sequence[Send]):
         return f"SendTable(channel={self.channel}, sends={len(self)})"
 
 
+@lru_cache(maxsize=128)
 def no_sends(channel: int) -> SendTable:
     """Of a channel without work."""
     return SendTable(

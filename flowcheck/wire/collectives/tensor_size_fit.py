@@ -108,20 +108,11 @@ def totals_fitting(
     tried = range_of_totals(edges, setting) if totals is None else totals
     if len(tried) > MOST_CANDIDATES:
         raise ValueError(f"{len(tried)} totals are possible: too many sizes are unknown")
-    found: list[SizeFit] = []
-    for total in tried:
-        for schedules, alike in _placements(edges, setting, total, eras):
-            choices = [_choices(e, s) for e, s in zip(edges, schedules, strict=True)]
-            if all(choices):
-                found.append(
-                    SizeFit(
-                        total_bytes=total,
-                        eras=alike,
-                        choices=tuple(choices),
-                        schedules=schedules,
-                    )
-                )
-    return tuple(found)
+    return tuple(
+        SizeFit(total_bytes=total, eras=alike, choices=choices, schedules=schedules)
+        for total in tried
+        for schedules, choices, alike in _placements(edges, setting, total, eras)
+    )
 
 
 def range_of_totals(edges: Sequence[EdgeSizes], setting: CollectiveSetting) -> range:
@@ -160,25 +151,33 @@ def _bijections(flows: Sequence[Sequence[int]], taken: frozenset[int]) -> Iterat
                 yield (channel, *tail)
 
 
+_Choices = tuple[tuple[tuple[int, ...], ...], ...]
+"""As `SizeFit.choices`."""
+
+
 def _placements(
     edges: Sequence[EdgeSizes], setting: CollectiveSetting, total: int, eras: Sequence[NcclEra]
-) -> list[tuple[tuple[Schedule, ...], tuple[NcclEra, ...]]]:
-    """Distinct placements of `total` and the eras that give each."""
-    alike: dict[object, tuple[tuple[Schedule, ...], list[NcclEra]]] = {}
+) -> list[tuple[tuple[Schedule, ...], _Choices, tuple[NcclEra, ...]]]:
+    """Distinct placements of `total` that give the sizes of all edges, and the eras that give each.
+    Thousands of totals are tried, of which few have the sizes: these are compared first."""
+    alike: dict[object, tuple[tuple[Schedule, ...], _Choices, list[NcclEra]]] = {}
     for era in eras:
-        schedules = tuple(setting.schedule(total, era, edge.sender) for edge in edges)
-        places = tuple(
-            tuple((s.data_bytes, s.start_byte if s.data_bytes else 0) for s in sends)
-            for schedule in schedules
-            for sends in schedule
-        )
-        alike.setdefault(places, (schedules, []))[1].append(era)
-    return [(schedules, tuple(found)) for schedules, found in alike.values()]
+        schedules: list[Schedule] = []
+        choices: list[tuple[tuple[int, ...], ...]] = []
+        for edge in edges:
+            schedules.append(setting.schedule(total, era, edge.sender))
+            choices.append(_choices(edge, schedules[-1]))
+            if not choices[-1]:
+                break
+        else:
+            places = tuple(sends.key for schedule in schedules for sends in schedule)
+            alike.setdefault(places, (tuple(schedules), tuple(choices), []))[2].append(era)
+    return [(schedules, choices, tuple(found)) for schedules, choices, found in alike.values()]
 
 
 def _choices(edge: EdgeSizes, schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """[flow] -> channels it may be; () if no assignment of flows to channels exists."""
-    sizes = [tuple(send.wire_bytes for send in sends) for sends in schedule]
+    sizes = [sends.wire_bytes.tolist() for sends in schedule]
     choices = tuple(
         tuple(channel for channel, due in enumerate(sizes) if _agrees(flow, due))
         for flow in edge.flows

@@ -24,12 +24,9 @@ def content_of(cut: Cut, ring: Ring) -> NDArray[np.uint8] | None:
         whole = canvas.covered[:least].all() and not canvas.conflicts and not canvas.torn
         return canvas.result if whole else None
     size = cut.op.work_bytes
-    blocks = [
-        canvas.result[i * size : (i + 1) * size]
-        for i in range(ring.ranks)
-        if canvas.covered[i * size : (i + 1) * size].all()
-    ]
-    same = blocks and all((block == blocks[0]).all() for block in blocks)
+    seen = canvas.covered.reshape(ring.ranks, size).all(axis=1)
+    blocks = [canvas.result[i * size : (i + 1) * size] for i in np.flatnonzero(seen)]
+    same = blocks and all(np.array_equal(block, blocks[0]) for block in blocks[1:])
     return blocks[0] if same else None
 
 
