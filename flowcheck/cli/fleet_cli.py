@@ -79,6 +79,12 @@ def fleet_up(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="How long to wait for the chains.", min=1)
     ] = 120.0,
+    open_ray: Annotated[
+        bool,
+        typer.Option(
+            "--open-ray", help="Go on where Ray asks nobody for a token: a firewall closes it off."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the chains of a fleet, each on its machine, and their copies; adopt those that run.
@@ -94,7 +100,9 @@ def fleet_up(
     """
     from flowcheck.ops.fleet import fleet_up_command as verb
 
-    raise typer.Exit(verb.run(file, address=address, limit_s=wait, as_json=as_json))
+    raise typer.Exit(
+        verb.run(file, address=address, limit_s=wait, open_ray=open_ray, as_json=as_json)
+    )
 
 
 @app.command("status", epilog=MORE)

@@ -45,11 +45,18 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def stated_digest(self) -> str:
         """Of what was stated: the same for every generation of an unchanged fleet file."""
-        chains = tuple(
-            msgspec.structs.replace(own, job=without_epoch(own.job)) for own in self.chains
-        )
+        chains = tuple(msgspec.structs.replace(own, job=job_digest(own.job)) for own in self.chains)
         plain = msgspec.structs.replace(self, generation=0, wanted=True, chains=chains)
         return hashlib.sha256(encode_fleet(plain)).hexdigest()
+
+    def for_node(self, node: str) -> FleetState:
+        """With the job files of one machine's chains, which may have secrets, and of all others
+        what they are compared by."""
+        chains = tuple(
+            own if own.node == node else msgspec.structs.replace(own, job=job_digest(own.job))
+            for own in self.chains
+        )
+        return msgspec.structs.replace(self, chains=chains)
 
 
 def encode_fleet(state: FleetState) -> bytes:
@@ -61,9 +68,13 @@ def decode_fleet(text: bytes) -> FleetState:
     return msgspec.json.decode(text, type=FleetState)
 
 
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _EPOCH = re.compile(r"^epoch = \d+$", re.MULTILINE)
 
 
-def without_epoch(job: str) -> str:
-    """A chain's job file without the epoch that its `[copies]` have in one generation."""
-    return _EPOCH.sub("", job)
+def job_digest(job: str) -> str:
+    """Of a chain's job file, without the epoch that its `[copies]` have in one generation; of such
+    a digest, itself."""
+    if _DIGEST.fullmatch(job):
+        return job
+    return f"sha256:{hashlib.sha256(_EPOCH.sub('', job).encode()).hexdigest()}"

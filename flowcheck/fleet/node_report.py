@@ -53,6 +53,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """`stated_digest` of its state (fleet_state.py)."""
     newer: int | None
     """A higher generation that another machine has told of; None: there is none."""
+    places: dict[str, str]
+    """{chain of the fleet: its machine}, as its state has them."""
     chains: tuple[ChainReport, ...]
 
 

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from support.chain import LIMIT_S, flowcheck, wait_until
 from support.fleets import STEPS, Fleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
+from flowcheck.fleet.node_report import NodeReport
 from flowcheck.ops.fleet.chain_keeping import ChainKeeping, chain_supervisor
+from flowcheck.ops.fleet.checked_fleet import checked_fleet
+from flowcheck.ops.fleet.fleet_place import fleet_state_of
+from flowcheck.ops.fleet.fleet_status_command import view_of
 from flowcheck.ops.fleet.keeper_client import LIMIT_S as ASKED_S
 from flowcheck.ops.fleet.node_folder import NodeFolder
 
@@ -64,6 +69,8 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
 
     keepers["a"].process.kill()
     fleet.chain_dies("ring0")
+    aside = fleet.folder / "a-is-gone"
+    folders["a"].root.rename(aside)
     code, view = fleet.status()
     assert code == 1 and view["nodes"]["a"]["code"] == told.KEEPER_GONE.code
     [note] = view["notes"]
@@ -71,6 +78,12 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
     assert note["arguments"] == {"chain": "ring0", "node": "b", "step": STEPS}
     fleet.restored_is_torchs()
 
+    keepers["b"].process.kill()
+    fleet.restored_is_torchs()  # without a keeper too: the chain itself serves its steps
+    fleet.keeper("b")
+    wait_until(lambda: fleet.chain("ring0.b") is not None, LIMIT_S, "another keeper")
+
+    aside.rename(folders["a"].root)
     state = folders["b"].file
     code, out, err = flowcheck("fleet", "down", state, "--wait", "60", "--json")
     assert code == 1 and told.KEEPER_GONE.code in out, out + err
@@ -107,6 +120,42 @@ def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: 
     folder.take(fleet.state(2))
     wait_until(lambda: keeps.look() is None, LIMIT_S, "the start of the next generation")
     assert folder.record("ring0").starts == 3
+
+
+@pytest.mark.timeout(200)
+def test_a_machine_that_was_away_ends_what_the_newest_state_has_elsewhere(fleet: Fleet) -> None:
+    """Generation 2 has the chain on b: a hears of it from b's keeper, and has no text of it."""
+    folder, keeps = keeping(fleet, "a", "ring0")
+    assert keeps.look() is None
+    moved = fleet.file.with_name("moved.toml")
+    moved.write_text(fleet.file.read_text().replace('node = "a"', 'node = "b"'))
+    state = fleet_state_of(checked_fleet(moved, 2), 2)
+    fleet.node("b").take(state.for_node("b"))
+    [text] = [own.job for own in fleet.node("b").read().chains if own.node == "a"]
+    assert text.startswith("sha256:") and state.for_node("b").stated_digest == state.stated_digest
+    fleet.keeper("a")
+    fleet.keeper("b")
+    wait_until(lambda: not fleet.run("ring0").stage_pids(), LIMIT_S, "the end of the old chain")
+    why = keeps.look()
+    assert why is not None and why.is_any_of(told.NEWER_KNOWN, told.CHAIN_ENDED)
+    assert folder.record("ring0").starts == 1
+
+
+def test_two_states_of_one_generation_are_told(fleet: Fleet) -> None:
+    first = fleet.state()
+    other = msgspec.structs.replace(first, folder="/elsewhere")
+    assert first.stated_digest == fleet.state(7).stated_digest != other.stated_digest
+    answers = {
+        node: NodeReport(
+            fleet="t", node=node, generation=3, wanted=True, stated=one.stated_digest, newer=None,
+            places={}, chains=(),
+        )
+        for node, one in (("a", first), ("b", other))
+    }  # fmt: skip
+    notes = view_of(first, dict(answers)).notes
+    assert told.STATES_DIFFER(nodes=("a", "b"), generation=3) in notes
+    answers["b"] = msgspec.structs.replace(answers["b"], stated=first.stated_digest)
+    assert not any(n.is_any_of(told.STATES_DIFFER) for n in view_of(first, dict(answers)).notes)
 
 
 def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: Fleet) -> None:

@@ -221,3 +221,49 @@ TEMPLATE_OF_ONE = Entry(
 STARTS_SOON = Entry(
     "fleet.starts_soon", "it ended, or is being started, and is looked at again soon"
 )
+STATE_HELD = Entry(
+    "fleet.state_held",
+    "another process holds {file}",
+    cause="It hangs, or was stopped (SIGSTOP).",
+    remedy="Find it by `fuser`, and let it go on or end it.",
+)
+NEWER_KNOWN = Entry(
+    "fleet.newer_known",
+    "this machine has generation {own} of the fleet, and another one has {newest}: nothing is "
+    "started here",
+    cause="The machine was away when the fleet was started again, or Ray does not reach it.",
+    remedy="Bring its raylet back, and run `flowcheck fleet up FILE.toml` again.",
+)
+STATES_DIFFER = Entry(
+    "fleet.states_differ",
+    "nodes {nodes} have different states of generation {generation}",
+    cause="The fleet was started twice at once, by different files.",
+    remedy="Agree on one file, and run `flowcheck fleet up FILE.toml` again.",
+)
+CHAIN_ELSEWHERE = Entry(
+    "fleet.chain_elsewhere",
+    "chain {chain} runs on node {node}, where the file has none of that name",
+    cause="It was moved, renamed or taken out of the file.",
+    remedy="Stop the fleet first: `flowcheck fleet down FILE`, with the `fleet-state.json` of a "
+    "machine or the earlier file.",
+)
+RAY_OPEN = Entry(
+    "fleet.ray_open",
+    "the Ray cluster asks nobody for a token: who reaches its ports runs code on all its machines",
+    remedy="Start it with `RAY_AUTH_MODE=token` and a token, or state `--open-ray`.",
+)
+ONE_LIFE = Entry(
+    "fleet.one_life",
+    "the shards' steps of one number are of one run of the training job",
+)
+STOPPED_HERE = Entry(
+    "fleet.stopped_here",
+    "the fleet was stopped, as of generation {generation}, as node {node} on this machine has it",
+    remedy="What a chain saved is given by `flowcheck restore{run!o} --format torch --out FILE`.",
+    also=("run",),
+)
+OUT_EXISTS = Entry(
+    "fleet.out_exists",
+    "is there already, and several shards get a folder of their own",
+    remedy="Name a folder that is not there yet.",
+)

@@ -17,8 +17,10 @@ from flowcheck.findings.catalog.fleet_running import STOPPED
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.fleet.fleet_state import decode_fleet
+from flowcheck.fleet.node_report import NodeReport
 from flowcheck.ops.fleet.chain_keeping import AGAIN_MAX_S, AGAIN_MIN_S, ChainKeeping
 from flowcheck.ops.fleet.detached_process import start_detached
+from flowcheck.ops.fleet.keeper_client import KeeperClient
 from flowcheck.ops.fleet.keeper_command import KEEPER_LOCK
 from flowcheck.ops.fleet.node_folder import NodeFolder
 from flowcheck.private_files import set_private_umask
@@ -37,7 +39,6 @@ class ChainActor:
         set_private_umask()
         self._node, self._chain = node, chain
         self._why: Finding | None = None
-        self._looked = Event()
         self._again_s = AGAIN_MIN_S
         self._keeper_not_before_s = 0.0
         self._over_since_s: float | None = None
@@ -53,31 +54,41 @@ class ChainActor:
 
     def take(self, state: bytes) -> bytes:
         """Gives a newer state, and returns the one that the machine has now."""
-        own = decode_fleet(state)
-        known = self._folder.take(own)
-        self._looked.clear()
-        return msgspec.json.encode({"generation": known.generation, "wanted": known.wanted})
-
-    def looked(self, limit_s: float) -> bytes:
-        """Waits until the chain was looked at since the last `take`; why it does not run, as JSON:
-        null if it does."""
-        if not self._looked.wait(limit_s):
-            return msgspec.json.encode("busy")
-        return msgspec.json.encode(self._why)
+        known = self._folder.take(decode_fleet(state))
+        told = {"generation": known.generation, "wanted": known.wanted}
+        return msgspec.json.encode(told | {"stated": known.stated_digest})
 
     def _keep(self) -> None:
         """For as long as this process lives."""
         while True:
             try:
-                self._folder.take(decode_fleet(self._state))
-                with self._folder.locked(f"keep-{self._chain}", wait=True):
+                self._folder.make()
+                with self._folder.locked(f"keep-{self._chain}", wait_s=AGAIN_MAX_S) as mine:
                     keeping = ChainKeeping(self._folder, self._chain)
-                    while True:
+                    while mine and self._has_state():
                         self._turn(keeping)
                         Event().wait(LOOK_S)
+                Event().wait(LOOK_S)
             except (FlowCheckError, OSError) as error:
                 self._tell(error)
                 Event().wait(AGAIN_MAX_S / 10)
+
+    def _has_state(self) -> bool:
+        """Whether this machine has a state. The one that the actor was made with is as old as the
+        actor: a machine that has none takes it only if another one says that it is the newest."""
+        if self._folder.file.exists():
+            return True
+        own = decode_fleet(self._state)
+        others = {node: url for node, url in own.keepers.items() if node != self._node}
+        answers = KeeperClient(own.token_file, own.ca).reports(others)
+        told = [one for one in answers.values() if isinstance(one, NodeReport)]
+        newest = max((one.generation for one in told), default=0)
+        fits = any(one.wanted and one.stated == own.stated_digest for one in told)
+        if not others or (newest == own.generation and fits):
+            self._folder.take(own)
+            return True
+        Event().wait(AGAIN_MAX_S / 20)
+        return False
 
     def _turn(self, keeping: ChainKeeping) -> None:
         try:
@@ -86,7 +97,6 @@ class ChainActor:
             self._leave_if_over()
         except (FlowCheckError, OSError) as error:
             self._tell(error)
-        self._looked.set()
 
     def _leave_if_over(self) -> None:
         """A fleet that was stopped leaves nothing in Ray's cluster."""

@@ -7,7 +7,6 @@ it once, by a lock, and where that does not reach, `flowcheck up` refuses a run 
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.fleet_running import (
     CHAIN_ENDED,
+    NEWER_KNOWN,
     START_PRINTED,
     START_REFUSED,
     START_SLOW,
@@ -29,7 +29,7 @@ from flowcheck.findings.catalog.fleet_running import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.fleet.fleet_chains import FleetChain
-from flowcheck.fleet.fleet_state import FleetState, without_epoch
+from flowcheck.fleet.fleet_state import FleetState, job_digest
 from flowcheck.ops.fleet.detached_process import start_detached
 from flowcheck.ops.fleet.node_folder import ChainRecord, NodeFolder
 from flowcheck.ops.watch.state.shutdown_record import read_end
@@ -56,11 +56,6 @@ def chain_supervisor(chain: FleetChain) -> int | None:
     """The process that a chain runs under; None: it does not run. Raises ConfigError for a folder
     of somebody else's."""
     return RunDir(Path(chain.run)).stage_pids().get(SUPERVISOR.name)
-
-
-def job_digest(chain: FleetChain) -> str:
-    """Of its job file, whatever the generation."""
-    return hashlib.sha256(without_epoch(chain.job).encode()).hexdigest()
 
 
 class ChainKeeping:
@@ -93,6 +88,11 @@ class ChainKeeping:
             return why
         if time.monotonic() < self._not_before_s:
             return record.why or STARTS_SOON()
+        newer = self._folder.newer()
+        if newer is not None and newer.generation > state.generation:
+            return NEWER_KNOWN(own=state.generation, newest=newer.generation)
+        if live_pid(record.starter) is not None:  # it takes its time; there is never a second one
+            return START_SLOW(seconds=START_LIMIT_S, log=self._folder.log(self._name))
         with self._folder.locked(f"start-{self._name}") as mine:
             # Another one may have started it, or `down` have come, before this one got the lock.
             if not mine or chain_supervisor(chain) is not None or not self._folder.read().wanted:
@@ -136,12 +136,15 @@ class ChainKeeping:
             over=False,
             why=None,
             end_before_ns=_end_ns(chain),
-            job=job_digest(chain),
+            job=job_digest(chain.job),
+            starter="",
         )
         self._folder.write_record(self._name, record)
         program = [sys.executable, "-m", "flowcheck", "up", str(job), "--run", chain.run]
         began_s = time.monotonic()
         starter = process_identity(start_detached(program, log, state.folder))
+        record = msgspec.structs.replace(record, starter=starter)
+        self._folder.write_record(self._name, record)
         while time.monotonic() - began_s < START_LIMIT_S and not ended():
             if (pid := chain_supervisor(chain)) is not None:
                 self._pid, self._since_s = pid, time.monotonic()

@@ -89,6 +89,21 @@ def checked_fleet(path: Path, epoch: int = 0) -> CheckedFleet:
     )
 
 
+def placed_fleet(path: Path) -> CheckedFleet:
+    """The same without the job files, which are on other machines or have changed since: chains
+    have their names, places and addresses, and no job file. Raises ConfigError."""
+    config = load_fleet(path)
+    with naming_file_and_line(path, FleetConfig):
+        _check_names(config)
+        _check_servers(config)
+        placement = _placement(config)
+        chains = fleet_chains(config, [{}] * len(config.chain), placement, 0)
+    keepers = {node.name: url_of(config, node, keeper_port(config, node)) for node in config.node}
+    return CheckedFleet(
+        file=path, config=config, placement=placement, chains=chains, keepers=keepers, notes=()
+    )
+
+
 def _check_names(config: FleetConfig) -> None:
     if not config.node:
         raise ConfigError("node", None, NO_NODES())

@@ -10,7 +10,7 @@ import msgspec
 
 from flowcheck.fleet.fleet_state import FleetState
 from flowcheck.fleet.node_report import NodeReport
-from flowcheck.ops.fleet.checked_fleet import CheckedFleet, checked_fleet
+from flowcheck.ops.fleet.checked_fleet import CheckedFleet, placed_fleet
 from flowcheck.ops.fleet.keeper_client import Answer
 from flowcheck.ops.fleet.node_folder import NodeFolder
 
@@ -21,7 +21,7 @@ def fleet_of(file: Path) -> FleetState:
     """Of a fleet file, or of a machine's fleet-state.json. Raises ConfigError."""
     if file.suffix == STATE_SUFFIX:
         return NodeFolder(file.parent).read()
-    return fleet_state_of(checked_fleet(file), generation=0)
+    return fleet_state_of(placed_fleet(file), generation=0)
 
 
 def fleet_state_of(fleet: CheckedFleet, generation: int) -> FleetState:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.atomic_write import atomic_path
+from flowcheck.errors import ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog.fleet_running import (
     NO_COMMON_STEP,
+    ONE_LIFE,
+    OUT_EXISTS,
     STEP_NOWHERE,
     TEMPLATE_OF_ONE,
     UNKNOWN_SHARD,
@@ -24,6 +27,7 @@ from flowcheck.ops.fleet.fleet_status_command import look
 from flowcheck.ops.fleet.keeper_client import KeeperClient
 from flowcheck.ops.restore import restore_command
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
+from flowcheck.private_files import PRIVATE_FOLDER_MODE
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_text import printable
 
@@ -52,18 +56,41 @@ def run(
     if wanted.templates and len(shards) > 1:
         raise ConfigError("--template", str(wanted.templates[0]), TEMPLATE_OF_ONE(len(shards)))
     at = newest_common_step(shards) if step is None else step
-    if at is None:
+    if at is None and len(shards) > 1:
         raise StateError(NO_COMMON_STEP())
-    done = []
-    for name, chains in shards.items():
-        out = wanted.output if len(shards) == 1 else wanted.output / name
-        made = _given(state, name, chains, replace(wanted, output=out), Step(at))
-        done.append(made)
-        if not as_json:
-            print_line(f"{made.out}: step {made.step} of {name}, from {printable(made.chain)}")
+    if len(shards) == 1:
+        [(name, chains)] = shards.items()
+        done = [_given(state, name, chains, wanted, None if at is None else Step(at))]
+    else:
+        assert at is not None
+        done = _all_given(state, shards, wanted, Step(at))
+    assumed = [ONE_LIFE()] if len(shards) > 1 else []
     if as_json:
-        print(msgspec.json.encode({"step": at, "shards": done}).decode())
+        print(msgspec.json.encode({"shards": done, "assumed": assumed}).decode())
+        return 0
+    for made in done:
+        print_line(f"{made.out}: step {made.step} of {made.shard}, from {printable(made.chain)}")
+    for one in assumed:
+        print_line(f"assumed: {one}")
     return 0
+
+
+def _all_given(
+    state: FleetState,
+    shards: Mapping[str, list[ChainReport]],
+    wanted: RestoreRequest,
+    step: Step,
+) -> list[Given]:
+    """All of them below one folder, or nothing: it gets its name when all are there."""
+    if wanted.output.exists():
+        raise ConfigError("--out", str(wanted.output), OUT_EXISTS())
+    done = []
+    with atomic_path(wanted.output) as place:
+        place.mkdir(mode=PRIVATE_FOLDER_MODE)
+        for name, chains in shards.items():
+            made = _given(state, name, chains, replace(wanted, output=place / name), step)
+            done.append(replace(made, out=wanted.output / name))
+    return done
 
 
 def _chosen(
@@ -81,14 +108,18 @@ def _given(
     shard: str,
     chains: Sequence[ChainReport],
     request: RestoreRequest,
-    step: Step,
+    step: Step | None,
 ) -> Given:
-    """From the first chain that gives it: the one that captures, then its copies."""
+    """From the first chain that gives it: the one that captures, then its copies. Those whose
+    keeper does not answer are asked too, last. step: None: the newest exact one of whichever chain
+    answers. Where steps are served the fleet's own state tells, not what a machine answers."""
+    known = {own.name: own for own in chains}
     have = [own for own in chains if own.pid is not None and step in own.exact]
-    last: StateError | None = None
-    for own in sorted(have, key=lambda one: one.of is not None):
-        # Where it is served the fleet's own state tells, not the answer of a machine.
-        place = next(one for one in state.chains if one.name == own.name)
+    order = [own.name for own in sorted(have, key=lambda one: one.of is not None)]
+    order += [one.name for one in state.chains if one.shard == shard and one.name not in known]
+    last: FlowCheckError | None = None
+    for name in order:
+        place = next(one for one in state.chains if one.name == name)
         https = place.served.startswith("https:")
         source = StepSource(
             url=place.served,
@@ -97,12 +128,14 @@ def _given(
             step=step,
         )
         try:
-            restore_command.restore(replace(request, source=source))
+            [made] = restore_command.restore(replace(request, source=source))
         except StateError as error:
-            last = error
+            last = last or error
             continue
-        return Given(shard, own.name, int(step), request.output)
+        return Given(shard, name, int(made.written.step), request.output)
     if last is not None:
         raise last
+    if step is None:
+        raise StateError(NO_COMMON_STEP())
     steps = sorted({one for own in chains for one in own.exact})
     raise StateError(STEP_NOWHERE(chain=shard, step=step, steps=steps))

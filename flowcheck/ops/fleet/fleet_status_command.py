@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -17,7 +18,9 @@ from flowcheck.findings.catalog.fleet_running import (
     NODE_NEWER,
     RUNS_EARLIER,
     SHARD_LOST,
+    STATES_DIFFER,
     STEP_ELSEWHERE,
+    STOPPED_HERE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.fleet.fleet_state import FleetState
@@ -25,6 +28,7 @@ from flowcheck.fleet.node_report import ChainReport, NodeReport, newest_common_s
 from flowcheck.ops.console_output import SentenceConsole, print_line
 from flowcheck.ops.fleet.fleet_place import fleet_of, newest_generation
 from flowcheck.ops.fleet.keeper_client import Answer, KeeperClient
+from flowcheck.ops.fleet.node_folder import NodeFolder
 from flowcheck.ops.watch.state.chain_state import HealthWord
 from flowcheck.untrusted_text import printable
 
@@ -78,6 +82,12 @@ def view_of(state: FleetState, answers: dict[str, Answer]) -> FleetView:
             notes.append(SHARD_LOST(shard))
     notes += [RUNS_EARLIER(own.name) for one in shards.values() for own in one if own.earlier]
     newest = newest_generation(answers, state.name)
+    newest_ones = [
+        o for o in answers.values() if isinstance(o, NodeReport) and o.generation == newest
+    ]
+    if len({(one.wanted, one.stated) for one in newest_ones}) > 1:
+        names = tuple(one.node for one in newest_ones)
+        notes.append(STATES_DIFFER(nodes=names, generation=newest))
     for node, answer in answers.items():
         if isinstance(answer, NodeReport) and answer.generation < newest:
             notes.append(NODE_NEWER(node=node, own=answer.generation, newest=newest))
@@ -95,6 +105,8 @@ def status(file: Path, *, as_json: bool) -> int:
     ConfigError where the file is refused, or no machine answers."""
     state = fleet_of(file)
     view = look(state, KeeperClient(state.token_file, state.ca))
+    if not any(isinstance(one, NodeReport) for one in view.nodes.values()):
+        view = msgspec.structs.replace(view, notes=(*view.notes, *_stopped_here(state)))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(view), indent=1).decode())
     else:
@@ -144,6 +156,10 @@ def down(file: Path, *, limit_s: float, as_json: bool) -> int:
     generation = newest_generation(known, state.name) + 1
     until_s = time.monotonic() + limit_s
     answers = client.stop(state.keepers, generation)
+    if newest_generation(answers, state.name) > generation or _wanted(answers):
+        # Somebody started it at the same instant: what was said last holds.
+        generation = newest_generation(answers, state.name) + 1
+        answers = client.stop(state.keepers, generation)
     while _running(answers) and time.monotonic() < until_s:
         Event().wait(LOOK_S)
         answers = client.reports(state.keepers)
@@ -166,6 +182,24 @@ def down(file: Path, *, limit_s: float, as_json: bool) -> int:
 def _why(answer: Answer) -> Finding:
     assert isinstance(answer, Finding)
     return answer
+
+
+def _wanted(answers: dict[str, Answer]) -> bool:
+    return any(isinstance(one, NodeReport) and one.wanted for one in answers.values())
+
+
+def _stopped_here(state: FleetState) -> list[Finding]:
+    """What folders of the fleet on this machine say of its end: after it no keeper answers."""
+    found = []
+    for node in state.keepers:
+        folder = NodeFolder.of(state, node)
+        with suppress(ConfigError, OSError):
+            known = folder.read()
+            chains = known.on(node)
+            if not known.wanted and chains:
+                told = {"generation": known.generation, "node": node, "run": chains[0].run}
+                found.append(STOPPED_HERE(**told))
+    return found
 
 
 def _running(answers: dict[str, Answer]) -> list[str]:

@@ -12,9 +12,14 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.fleet_running import GENERATION_OUTBID, NO_NODE_THERE
+from flowcheck.findings.catalog.fleet_running import (
+    CHAIN_ELSEWHERE,
+    GENERATION_OUTBID,
+    NO_NODE_THERE,
+    RAY_OPEN,
+)
 from flowcheck.findings.finding import Finding
-from flowcheck.fleet.fleet_state import FleetState, encode_fleet
+from flowcheck.fleet.fleet_state import FleetState
 from flowcheck.fleet.node_report import NodeReport
 from flowcheck.ops.console_output import SentenceConsole, print_line
 from flowcheck.ops.fleet.checked_fleet import checked_fleet
@@ -27,21 +32,25 @@ LOOK_S = 0.5
 """Seconds between two looks while chains start. A choice: shorter loads the keepers."""
 
 
-def run(file: Path, *, address: str, limit_s: float, as_json: bool) -> int:
+def run(file: Path, *, address: str, limit_s: float, open_ray: bool, as_json: bool) -> int:
     """Returns 0 if all chains run, 1 if some do not within the limit. Raises ConfigError where the
     file is refused, StateError without ray, a cluster, or a machine of the fleet in it."""
     plain = fleet_state_of(checked_fleet(file), 0)
     client = KeeperClient(plain.token_file, plain.ca)
     until_s = time.monotonic() + limit_s
     cluster = RayCluster(address, limit_s)
+    if plain.token_file is not None and not cluster.asks_for_token and not open_ray:
+        raise StateError(RAY_OPEN())
     absent = cluster.absent(plain)
     if len(absent) == len(plain.keepers):
         raise StateError(NO_NODE_THERE(tuple(absent.values())))
-    generation = _generation(plain, client.reports(plain.keepers))
+    known = client.reports(plain.keepers)
+    _refuse_orphans(plain, known)
+    generation = _generation(plain, known)
     state = fleet_state_of(checked_fleet(file, generation), generation)
     actors = {own.name: cluster.keep(state, own) for own in state.chains if own.node not in absent}
     left_s = max(1.0, until_s - time.monotonic())
-    taken = cluster.ask(actors, "take", encode_fleet(state), limit_s=left_s)
+    taken = cluster.give(state, actors, left_s)
     why = _not_taken(taken, state)
     for own in state.chains:
         if own.node in absent:
@@ -51,6 +60,17 @@ def run(file: Path, *, address: str, limit_s: float, as_json: bool) -> int:
     cluster.close()
     _print(view, why, as_json=as_json)
     return 0 if view.is_whole and not why else 1
+
+
+def _refuse_orphans(plain: FleetState, answers: Mapping[str, Answer]) -> None:
+    """Raises StateError where a chain runs that the file has not, or has elsewhere: two chains of
+    one shard would both write where its job file says."""
+    places = {(own.name, own.node) for own in plain.chains}
+    for one in answers.values():
+        if isinstance(one, NodeReport) and one.fleet == plain.name and one.wanted:
+            for name, at in one.places.items():
+                if (name, at) not in places:
+                    raise StateError(CHAIN_ELSEWHERE(chain=name, node=at))
 
 
 def _generation(plain: FleetState, answers: Mapping[str, Answer]) -> int:
@@ -74,7 +94,8 @@ def _not_taken(taken: Mapping[str, bytes | Finding], state: FleetState) -> dict[
             why[name] = answer
             continue
         known: dict[str, Any] = msgspec.json.decode(answer)
-        if known != {"generation": state.generation, "wanted": True}:
+        wanted = {"generation": state.generation, "wanted": True}
+        if known != wanted | {"stated": state.stated_digest}:
             why[name] = GENERATION_OUTBID(own=state.generation, known=known["generation"])
     return why
 

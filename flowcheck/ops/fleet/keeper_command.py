@@ -18,11 +18,12 @@ from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.fleet_running import KEEPER_RUNS
 from flowcheck.fleet.fleet_state import FleetState
 from flowcheck.fleet.node_report import NodeReport
-from flowcheck.ops.fleet.chain_keeping import chain_supervisor
 from flowcheck.ops.fleet.keeper_client import KeeperClient
 from flowcheck.ops.fleet.keeper_server import GENERATION_MAX, KeeperServer
-from flowcheck.ops.fleet.node_folder import NodeFolder
+from flowcheck.ops.fleet.node_folder import NewerState, NodeFolder
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
+from flowcheck.stages.stage_table import SUPERVISOR
 
 LOOK_S = 0.5
 """Seconds between two looks at the state. A choice: shorter costs processor time."""
@@ -37,6 +38,9 @@ PEERS_S, so that each of them hears so of each."""
 DOWN_LIMIT_S = 600.0
 """Seconds for `flowcheck down` of a chain, which may write a killed one's checkpoint. A choice:
 it is begun again after that."""
+LOCK_WAIT_S = 2.0
+"""Seconds that another keeper may take to end. Who looks whether there is one holds the lock too,
+for an instant."""
 KEEPER_LOCK = "keeper"
 
 
@@ -46,7 +50,7 @@ def run(root: Path, *, as_json: bool) -> int:
     taken."""
     folder = NodeFolder(root.absolute())
     state = folder.read()
-    with folder.locked(KEEPER_LOCK) as mine:
+    with folder.locked(KEEPER_LOCK, wait_s=LOCK_WAIT_S) as mine:
         if not mine:
             raise ConfigError("--state", str(root), KEEPER_RUNS(folder.node))
         server = KeeperServer(
@@ -66,7 +70,7 @@ def run(root: Path, *, as_json: bool) -> int:
 class _Keeper:
     def __init__(self, folder: NodeFolder, server: KeeperServer) -> None:
         self._folder, self._server = folder, server
-        self._downs: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+        self._downs: dict[Path, tuple[subprocess.Popen[bytes], float]] = {}
         self._asked_s = -PEERS_S
         self._all_know_s: float | None = None
 
@@ -82,20 +86,18 @@ class _Keeper:
     def _turn(self) -> bool:
         """Whether there is nothing left to answer for."""
         state = self._folder.read()
-        if not state.wanted:
-            self._end_chains(state)
+        self._end_chains(self._unwanted(state))
         now = time.monotonic()
         if now - self._asked_s >= PEERS_S:
             self._asked_s = now
-            if self._ask_others(state) and not state.wanted and not self._running(state):
+            if self._ask_others(state) and not state.wanted and not self._running():
                 self._all_know_s = self._all_know_s or now
             else:
                 self._all_know_s = None
         return self._all_know_s is not None and now - self._all_know_s > LINGER_S
 
-    def _running(self, state: FleetState) -> bool:
-        chains = state.on(self._folder.node)
-        return bool(self._downs) or any(chain_supervisor(own) is not None for own in chains)
+    def _running(self) -> bool:
+        return bool(self._downs) or any(map(_runs, self._folder.runs()))
 
     def _ask_others(self, state: FleetState) -> bool:
         """Hears what other machines have seen. Whether all of them know that the fleet was
@@ -115,23 +117,39 @@ class _Keeper:
         if stops and max(stops) > max(starts, default=0):
             state = self._folder.stop(max(stops))
         self._server.newer = max((g for g in starts if g > state.generation), default=None)
+        for one in newer:
+            if one.generation == self._server.newer:
+                mine = [name for name, node in one.places.items() if node == self._folder.node]
+                self._folder.hear(NewerState(generation=one.generation, mine=tuple(mine)))
         return not state.wanted and all(
             isinstance(one, NodeReport) and not one.wanted and one.generation >= state.generation
             for one in answers.values()
         )
 
-    def _end_chains(self, state: FleetState) -> None:
-        """By `flowcheck down`, one process for each, under the lock of its start."""
-        for name, (down, until_s) in list(self._downs.items()):
+    def _end_chains(self, runs: list[Path]) -> None:
+        """By `flowcheck down`, one process for each. None of them is started again meanwhile: the
+        state that says so is on the disk."""
+        for run, (down, until_s) in list(self._downs.items()):
             if down.poll() is None and time.monotonic() > until_s:
                 down.kill()
             if down.poll() is not None:
-                del self._downs[name]
-        for own in state.on(self._folder.node):
-            if own.name in self._downs or chain_supervisor(own) is None:
-                continue
-            with self._folder.locked(f"start-{own.name}") as mine:
-                if mine:
-                    words = [sys.executable, "-m", "flowcheck", "down", "--run", own.run]
-                    down = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-                    self._downs[own.name] = down, time.monotonic() + DOWN_LIMIT_S
+                del self._downs[run]
+        for run in runs:
+            if run not in self._downs and _runs(run):
+                words = [sys.executable, "-m", "flowcheck", "down", "--run", str(run)]
+                down = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+                self._downs[run] = down, time.monotonic() + DOWN_LIMIT_S
+
+    def _unwanted(self, state: FleetState) -> list[Path]:
+        """Run directories on this machine whose chains are not to run, among them those of an
+        earlier state."""
+        newer = self._folder.newer()
+        if newer is not None and newer.generation > state.generation:
+            wanted = set(newer.mine)
+        else:
+            wanted = {own.name for own in state.on(self._folder.node)} if state.wanted else set()
+        return [run for run in self._folder.runs() if run.name not in wanted]
+
+
+def _runs(run: Path) -> bool:
+    return SUPERVISOR.name in RunDir(run).stage_pids()

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.errors import DECODE_ERRORS, ConfigError
-from flowcheck.findings.catalog.fleet_running import STATE_DAMAGED, STATE_MISSING
+from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError
+from flowcheck.findings.catalog.fleet_running import STATE_DAMAGED, STATE_HELD, STATE_MISSING
 from flowcheck.findings.finding import Finding
-from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState, decode_fleet, encode_fleet
 from flowcheck.private_files import make_folder, open_private, open_private_folder
 
@@ -33,13 +34,28 @@ class ChainRecord(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     """Of the state that it was started with last."""
     job: str = ""
-    """`job_digest` of the job file that it was started with (chain_keeping.py)."""
+    """`job_digest` of the job file that it was started with (fleet_state.py)."""
+    starter: str = ""
+    """`process_identity` of what was started last."""
     end_before_ns: int = 0
     """When the run before that start ended (ChainEnd.time_ns); 0: there was none."""
     over: bool = False
     """It ended in order, and is not started again under this generation."""
     why: Finding | None = None
     """Why it does not run; None: it does, or was not looked at yet."""
+
+
+class NewerState(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that another machine has told of, and this one has not."""
+
+    generation: int
+    mine: tuple[str, ...]
+    """Chains of this machine in it."""
+
+
+LOCK_LIMIT_S = 10.0
+"""Seconds that a lock of some milliseconds is waited for. A choice: what holds it longer hangs."""
+LOCK_LOOK_S = 0.02
 
 
 class NodeFolder:
@@ -78,11 +94,28 @@ class NodeFolder:
         except DECODE_ERRORS as error:
             raise ConfigError("state", str(self.file), STATE_DAMAGED(error)) from error
 
+    @property
+    def _newer_file(self) -> Path:
+        return self.root / "newer.json"
+
+    def newer(self) -> NewerState | None:
+        """What was heard of a newer state; None: nothing."""
+        with suppress(OSError, *DECODE_ERRORS):
+            return msgspec.json.decode(self._newer_file.read_bytes(), type=NewerState)
+        return None
+
+    def hear(self, newer: NewerState) -> None:
+        """Keeps that there is a newer state: chains of this one are not started from then on.
+        Raises OSError."""
+        known = self.newer()
+        if known is None or known.generation < newer.generation:
+            write_atomically(self._newer_file, msgspec.json.encode(newer))
+
     def take(self, state: FleetState) -> FleetState:
         """Keeps the state if its generation is higher than that of the one there; returns the one
         that is there now. Raises OSError."""
         self.make()
-        with self.locked("state", wait=True):
+        with self._changing():
             with suppress(ConfigError):
                 known = self.read()
                 if known.generation >= state.generation:
@@ -93,7 +126,7 @@ class NodeFolder:
     def stop(self, generation: int) -> FleetState:
         """Keeps that the chains are not to run, as of this generation, if it is higher than the one
         there. Raises ConfigError, OSError."""
-        with self.locked("state", wait=True):
+        with self._changing():
             known = self.read()
             if known.generation >= generation:
                 return known
@@ -101,9 +134,9 @@ class NodeFolder:
             write_atomically(self.file, encode_fleet(stopped))
         return stopped
 
-    def chain(self, name: str) -> FleetChain | None:
-        """As the state on the disk has it; None: it is not this machine's, or not any more."""
-        return next((own for own in self.read().on(self.node) if own.name == name), None)
+    def runs(self) -> list[Path]:
+        """Run directories of all chains that were ever started here."""
+        return sorted(path for path in (self.root / "runs").glob("*") if path.is_dir())
 
     def job_file(self, name: str) -> Path:
         return self.root / "jobs" / f"{name}.toml"
@@ -124,18 +157,24 @@ class NodeFolder:
         write_atomically(path, msgspec.json.encode(record), durable=False)
 
     @contextmanager
-    def locked(self, name: str, *, wait: bool = False) -> Iterator[bool]:
+    def _changing(self) -> Iterator[None]:
+        """Raises StateError where another process holds the state for LOCK_LIMIT_S."""
+        with self.locked("state", wait_s=LOCK_LIMIT_S) as mine:
+            if not mine:
+                raise StateError(STATE_HELD(self.file))
+            yield
+
+    @contextmanager
+    def locked(self, name: str, *, wait_s: float = 0.0) -> Iterator[bool]:
         """Holds a lock of this folder within the block; yields whether it got it. The kernel lets
-        it go when its process ends, however that ends. wait: until another one lets go."""
+        it go when its process ends, however that ends. wait_s: seconds to wait for it."""
         path = self.root / "locks" / name
         held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+            until_s = time.monotonic() + wait_s
+            while not (mine := _flocked(held)) and time.monotonic() < until_s:
+                Event().wait(LOCK_LOOK_S)
+            yield mine
         finally:
             os.close(held)
 
@@ -143,3 +182,11 @@ class NodeFolder:
         """Whether a process holds that lock."""
         with self.locked(name) as free:
             return not free
+
+
+def _flocked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

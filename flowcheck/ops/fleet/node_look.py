@@ -8,9 +8,9 @@ from pathlib import Path
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.finding import Finding
 from flowcheck.fleet.fleet_chains import FleetChain
-from flowcheck.fleet.fleet_state import FleetState
+from flowcheck.fleet.fleet_state import FleetState, job_digest
 from flowcheck.fleet.node_report import STEPS_MAX, ChainReport, NodeReport
-from flowcheck.ops.fleet.chain_keeping import chain_supervisor, job_digest
+from flowcheck.ops.fleet.chain_keeping import chain_supervisor
 from flowcheck.ops.fleet.node_folder import NodeFolder
 from flowcheck.ops.watch.state.held_steps import common_steps, in_replica, newest_exact_step
 from flowcheck.ops.watch.state.state_reader import StateReader
@@ -30,6 +30,7 @@ def node_report(folder: NodeFolder, newer: int | None) -> NodeReport:
         wanted=state.wanted,
         stated=state.stated_digest,
         newer=newer,
+        places={own.name: own.node for own in state.chains},
         chains=tuple(_of_chain(folder, state, own) for own in state.on(folder.node)),
     )
 
@@ -60,7 +61,7 @@ def _of_chain(folder: NodeFolder, state: FleetState, chain: FleetChain) -> Chain
         pid=pid,
         kept=folder.is_locked(f"keep-{chain.name}"),
         starts=record.starts,
-        earlier=pid is not None and record.job not in ("", job_digest(chain)),
+        earlier=pid is not None and record.job not in ("", job_digest(chain.job)),
         health=health,
         reason=reason if pid is not None else record.why or reason,
         step=step,

@@ -8,7 +8,6 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from flowcheck.errors import ConfigError, StateError
@@ -79,15 +78,18 @@ class RayCluster:
         """The actor that keeps a chain: the one that is there, or a new one."""
         return self._call(lambda ray: _actor(ray, state, chain))
 
-    def ask(
-        self, actors: Mapping[str, Any], method: str, *words: Any, limit_s: float
+    def give(
+        self, state: FleetState, actors: Mapping[str, Any], limit_s: float
     ) -> dict[str, bytes | Finding]:
-        """{chain: what its actor answers within the limit, or why there is no answer}"""
-        return self._call(lambda ray: _answers(ray, actors, method, words, limit_s))
+        """Gives the state to the machines of these chains. {chain: what its actor answers within
+        the limit, or why there is no answer}"""
+        return self._call(lambda ray: _answers(ray, state, actors, limit_s))
 
-    def end(self, state: FleetState) -> None:
-        """Ends the actors of chains that are not to run."""
-        self._call(lambda ray: _end_actors(ray, state))
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether this process, and so the cluster that admitted it, uses Ray's tokens. Ray sets
+        the variable where a token lies at its default place."""
+        return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
 
     def _call(self, does: Callable[[Any], Made], address: str = "") -> Made:
         answer: queue.Queue[Any] = queue.Queue()
@@ -165,13 +167,15 @@ def _actor(ray: Any, state: FleetState, chain: FleetChain) -> Any:
         "resources": {f"{RESOURCE}{chain.node}": SHARE},
     }
     made = ray.remote(ChainActor).options(**options)
-    return made.remote(chain.node, chain.name, encode_fleet(state))
+    return made.remote(chain.node, chain.name, encode_fleet(state.for_node(chain.node)))
 
 
 def _answers(
-    ray: Any, actors: Mapping[str, Any], method: str, words: tuple[Any, ...], limit_s: float
+    ray: Any, state: FleetState, actors: Mapping[str, Any], limit_s: float
 ) -> dict[str, bytes | Finding]:
-    asked = {getattr(actor, method).remote(*words): name for name, actor in actors.items()}
+    nodes = {own.name: own.node for own in state.chains}
+    texts = {node: encode_fleet(state.for_node(node)) for node in set(nodes.values())}
+    asked = {actor.take.remote(texts[nodes[name]]): name for name, actor in actors.items()}
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=limit_s)
     found: dict[str, bytes | Finding] = dict.fromkeys(actors, RAY_SILENT(seconds=limit_s))
     for one in done:
@@ -180,13 +184,6 @@ def _answers(
         except Exception as error:
             found[asked[one]] = RAY_FAILED(_first_line(error))
     return found
-
-
-def _end_actors(ray: Any, state: FleetState) -> None:
-    for chain in state.chains:
-        with suppress(ValueError):  # it is not there
-            actor = ray.get_actor(_name(state, chain), namespace=NAMESPACE)
-            ray.kill(actor, no_restart=True)
 
 
 def own_actor() -> Any:
