@@ -188,7 +188,7 @@ def restore(
             url=source,
             token_file=token_file,
             authority=ca,
-            step=_step(step),
+            step=step_stated(step),
             code=run_code,
             allow_tainted=allow_tainted,
         ),
@@ -217,7 +217,7 @@ def restore(
 restore.__doc__ = f"{restore.__doc__}\n    Formats:\n\n{FORMS}\n"
 
 
-def _step(stated: str) -> Step | None:
+def step_stated(stated: str) -> Step | None:
     """None for the newest. Raises ConfigError."""
     if stated == "latest":
         return None

@@ -1,5 +1,5 @@
-"""The fleet file (TOML) of `flowcheck fleet plan`: nodes with their failure domains, and how shards
-are kept."""
+"""The fleet file (TOML): nodes with their failure domains, how shards are kept, and the chains that
+`flowcheck fleet up` starts. `flowcheck fleet plan` reads the same file and needs no chains."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ class NodeConfig(ConfigSection, frozen=True, kw_only=True):
     power: str | None = None
     """Feed that it hangs on."""
     switch: str | None = None
+    address: str | None = None
+    """Address or name by which the other machines reach it, and that its servers listen on; needed
+    by all but `fleet plan`."""
+    port: int | None = None
+    """Of its keeper; the ports behind it are those of its chains. None: the file's `port`."""
 
     def __post_init__(self) -> None:
         for key in ("name", *DOMAIN_KINDS):
@@ -51,10 +56,42 @@ class RedundancyConfig(ConfigSection, frozen=True, kw_only=True):
     parity_blocks: int | None = None
 
 
+class ChainConfig(ConfigSection, frozen=True, kw_only=True):
+    """[[chain]]: what captures at one monitor port, or several of one machine."""
+
+    job: str
+    """Its job file."""
+    node: str
+    """Name of the machine that has the port."""
+    name: str | None = None
+    """None: that of the job file, without its ending."""
+
+    @property
+    def called(self) -> str:
+        return Path(self.job).stem if self.name is None else self.name
+
+
 class FleetConfig(ConfigSection, frozen=True, kw_only=True):
     """The fleet file."""
 
+    name: str = "fleet"
+    """Of the fleet: part of paths, and of the names of its actors."""
+    state: str = "/var/lib/flowcheck/fleet"
+    """Folder on each machine, in which the fleet has a folder of its name: its state, job files,
+    and the run directories of its chains. On a disk that outlives a start of the machine."""
+    port: int = 7380
+    """TCP port of each machine's keeper. Those behind it are its chains': two for each."""
+    token_file: str | None = None
+    """File, on each machine, that holds the bearer token of the fleet: of keepers, of `[serve]` and
+    of `[copies]`. Without it all addresses must be loopback."""
+    tls_certificate: str | None = None
+    """PEM file with a machine's certificate, at the same path on each. If stated, all of the
+    fleet's servers speak https."""
+    tls_key: str | None = None
+    ca: str | None = None
+    """CA bundle (PEM), on each machine, that signed these certificates."""
     node: tuple[NodeConfig, ...] = ()
+    chain: tuple[ChainConfig, ...] = ()
     redundancy: RedundancyConfig = RedundancyConfig()
 
     def labels(self) -> dict[str, Sequence[str]]:

@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.megatron_checkpoints import NEEDS_LIKE
 from flowcheck.findings.catalog.privileges import RAN_AS_ROOT
 from flowcheck.findings.catalog.switch_changes import PROGRAM_FAILED
 from flowcheck.findings.finding import Entry, Finding, entries
+from flowcheck.fleet.fleet_file import FleetConfig
 from tests.unit.test_findings_calls import ROOM, catalogue
 from tests.unit.test_findings_raised import errors_of
 
@@ -420,8 +421,8 @@ def options_near(code: str) -> set[str]:
 
 
 def fields_of(path: str) -> set[str]:
-    """Keys of a table of the job file."""
-    kinds: list[object] = [JobConfig]
+    """Keys of a table of the job file, or of the fleet file."""
+    kinds: list[object] = [JobConfig, FleetConfig]
     for part in path.split("."):
         kinds = [
             field.type for kind in kinds for field in _fields(kind) if field.encode_name == part

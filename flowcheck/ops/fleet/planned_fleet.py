@@ -73,7 +73,7 @@ def make_fleet_plan(asked: FleetRequest) -> FleetPlan:
     """Raises ConfigError where file and options allow no plan."""
     config = FleetConfig() if asked.file is None else load_fleet(asked.file)
     names = _names(config, asked.nodes)
-    strategy, redundancy, jump = _chosen(config.redundancy, asked.stated, len(names))
+    strategy, redundancy, jump = chosen_redundancy(config.redundancy, asked.stated, len(names))
     labels = config.labels()
     placement = spread_placement(labels, len(names), strategy, redundancy, jump)
     counted = survival(placement)
@@ -102,7 +102,7 @@ def _names(config: FleetConfig, count: int | None) -> tuple[str, ...]:
     return stated or tuple(f"node{number}" for number in range(size))
 
 
-def _chosen(
+def chosen_redundancy(
     file: RedundancyConfig, line: RedundancyConfig, nodes: int
 ) -> tuple[Strategy, Redundancy, int | None]:
     """The command line's choice between copies and a code replaces the file's as a whole."""

@@ -1,0 +1,111 @@
+"""Asks the keepers of a fleet, each within a limit, however they are: gone, frozen, or of another
+release."""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, FlowCheckError
+from flowcheck.findings.catalog.fleet_running import (
+    KEEPER_ANSWER,
+    KEEPER_GONE,
+    KEEPER_REFUSED,
+    KEEPER_SILENT,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.fleet.node_report import NodeReport
+from flowcheck.untrusted_text import printable
+from flowcheck.vault.http_support.tls_context import client_tls_context
+from flowcheck.vault.serve.guarded_request_handler import JSON
+from flowcheck.vault.serve.step_server import read_token
+
+LIMIT_S = 5.0
+"""Seconds for all keepers together, which are asked at once. A choice: a longer limit shows the
+others later, a shorter one takes a busy machine for a dead one."""
+REPORT_BYTES = 16 << 20
+"""Most bytes of an answer. A choice: a chain takes some 2 KiB."""
+SHOWN_MAX = 300
+"""Characters of a refusal that are shown."""
+
+Answer = NodeReport | Finding
+
+
+class KeeperClient:
+    """Asks with the fleet's token."""
+
+    def __init__(self, token_file: str | None, ca: str | None) -> None:
+        """Raises ConfigError if the token cannot be read."""
+        self._token = None if token_file is None else read_token(token_file).decode()
+        self._ca = ca
+
+    def reports(self, keepers: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Answer]:
+        """{node: its report, or why there is none}"""
+        return self._all(keepers, None, limit_s)
+
+    def stop(
+        self, keepers: Mapping[str, str], generation: int, limit_s: float = LIMIT_S
+    ) -> dict[str, Answer]:
+        """Asks each to end its chains, as of this generation; its report from then."""
+        body = msgspec.json.encode({"generation": generation})
+        return self._all(keepers, body, limit_s)
+
+    def _all(
+        self, keepers: Mapping[str, str], body: bytes | None, limit_s: float
+    ) -> dict[str, Answer]:
+        """A thread for each: a name that is looked up, too, may take for ever."""
+        answers: queue.Queue[tuple[str, Answer]] = queue.Queue()
+
+        def ask(node: str, url: str) -> None:
+            answers.put((node, self._one(node, url, body, limit_s)))
+
+        for node, url in keepers.items():
+            threading.Thread(target=ask, args=(node, url), daemon=True).start()
+        until_s, found = time.monotonic() + limit_s, dict[str, Answer]()
+        with suppress(queue.Empty):
+            while len(found) < len(keepers):
+                node, answer = answers.get(timeout=max(0.0, until_s - time.monotonic()))
+                found[node] = answer
+        return {
+            node: found.get(node) or KEEPER_SILENT(node=node, seconds=limit_s) for node in keepers
+        }
+
+    def _one(self, node: str, url: str, body: bytes | None, limit_s: float) -> Answer:
+        place = urlsplit(url)
+        host, port = str(place.hostname), place.port
+        connection: http.client.HTTPConnection
+        try:
+            tls = client_tls_context(url, self._ca if place.scheme == "https" else None)
+            if tls is None:
+                connection = http.client.HTTPConnection(host, port, timeout=limit_s)
+            else:
+                connection = http.client.HTTPSConnection(host, port, timeout=limit_s, context=tls)
+            told = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+            if body is None:
+                connection.request("GET", "/node", headers=told)
+            else:
+                connection.request("POST", "/stop", body, told | {"Content-Type": JSON})
+            answer = connection.getresponse()
+            text = answer.read(REPORT_BYTES + 1)[:REPORT_BYTES]
+            connection.close()
+        except FlowCheckError as error:
+            return error.finding
+        except (OSError, http.client.HTTPException) as error:
+            return KEEPER_GONE(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
+        try:
+            if answer.status != http.client.OK:
+                why = printable(text.decode(errors="replace"))[:SHOWN_MAX]
+                return KEEPER_REFUSED(node=node, url=url, status=answer.status, error=why)
+            report = msgspec.json.decode(text, type=NodeReport)
+        except DECODE_ERRORS as error:
+            return KEEPER_ANSWER(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
+        if report.node != node:
+            return KEEPER_ANSWER(node=node, url=url, error=printable(report.node)[:SHOWN_MAX])
+        return report
