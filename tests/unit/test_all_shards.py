@@ -23,6 +23,7 @@ from flowcheck.findings.catalog.hybrid_jobs import (
     SHARDS_AS_DCP,
     SHARDS_DIFFER,
     SHARDS_LACK_ELEMENTS,
+    SHARDS_OF_LIVES,
 )
 from flowcheck.findings.catalog.refused_settings import (
     ADDRESS_EACH,
@@ -33,6 +34,7 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 from flowcheck.findings.finding import Entry
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
+from flowcheck.ops.restore import shards_restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.shards_restore import check_form
 from flowcheck.plane.extraction.flow_plan_install import PLAN_IGNORE, PLAN_UNKNOWN
@@ -41,6 +43,9 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.extraction.flows_elsewhere import FlowsElsewhere
+from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write_shards
 from flowcheck.vault.checkpoint_formats.dcp_shards import ModelShard
@@ -221,6 +226,19 @@ def test_shards_of_different_steps_are_not_joined(whole: Trained, tmp_path: Path
 
 
 @pytest.mark.parametrize("left", [[0, 1], [1, 2], [0, 2]])
+def test_shards_of_different_lives_are_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [RunDir(tmp_path / str(shard)) for shard in range(3)]
+    lives = {run.root: Incarnation(number=2, base=Step(4)) for run in runs}
+    monkeypatch.setattr(shards_restore, "incarnation_of", lambda run: lives[run.root])
+    shards_restore.refuse_other_lives(runs)
+    for other in (Incarnation(number=1, base=Step(4)), Incarnation(number=2, base=Step(3))):
+        lives[runs[1].root] = other
+        with refused_as(SHARDS_OF_LIVES):
+            shards_restore.refuse_other_lives(runs)
+
+
 def test_shards_that_are_not_the_whole_are_not_joined(
     whole: Trained, tmp_path: Path, left: list[int]
 ) -> None:

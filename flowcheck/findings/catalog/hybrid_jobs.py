@@ -98,6 +98,13 @@ SHARDS_TAINTED = Entry(
     remedy="Restore an earlier step with `--step`, or each shard with `--job` and "
     "`--allow-tainted`.",
 )
+SHARDS_OF_LIVES = Entry(
+    "hybrid.shards_of_lives",
+    "the shards follow different lives of the job: {lives}",
+    cause="Training began again, or a base was given, and only some of the shards took it.",
+    remedy="Give all shards the checkpoint that the trainers resumed from: `flowcheck base "
+    "FILE{this_run!o}`.",
+)
 PADDING_NOT_ZERO = Entry(
     "hybrid.padding_not_zero",
     "what fills shards up is not zero: the factory of [sharded] or its shard is another one",

@@ -31,7 +31,12 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
-from flowcheck.ops.restore.shards_restore import check_form, steps_at, write_all_shards
+from flowcheck.ops.restore.shards_restore import (
+    check_form,
+    refuse_other_lives,
+    steps_at,
+    write_all_shards,
+)
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step, untainted
 from flowcheck.ops.watch.state.held_steps import at_hand, common_steps, newest_exact_step
@@ -110,6 +115,7 @@ def _restore_shards(
     assert source.chain is not None
     runs = all_run_dirs(source.chain)
     check_form(request, len(runs))
+    refuse_other_lives(runs)
     target.check()
     found = (
         _found(runs, allow_tainted=source.allow_tainted)

@@ -12,6 +12,7 @@ from flowcheck.findings.catalog.hybrid_jobs import (
     ALL_SHARDS,
     ONE_SHARD,
     SHARDS_AS_DCP,
+    SHARDS_OF_LIVES,
     SHARDS_TAINTED,
 )
 from flowcheck.findings.catalog.refused_restores import NOT_WITH_OPTION
@@ -20,6 +21,7 @@ from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.single_step_restore import RestoredStep, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.stages.job_state.audit_history import audit_history_of, doubt_among
+from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write_shards
 from flowcheck.vault.checkpoint_formats.dcp_shards import FORM, ModelShard
@@ -68,6 +70,14 @@ def write_all_shards(
         newer_tainted=found[0].newer_tainted,
         doubt=doubt_among(assumed),
     )
+
+
+def refuse_other_lives(runs: Sequence[RunDir]) -> None:
+    """Raises StateError where a step of the same number is another life's in some shards."""
+    lives = [incarnation_of(own) for own in runs]
+    if len({(one.number, one.step, one.base) for one in lives}) > 1:
+        told = [f"shard {number}: {one.number}" for number, one in enumerate(lives)]
+        raise StateError(SHARDS_OF_LIVES(lives=told))
 
 
 def steps_at(runs: Sequence[RunDir], source: StepSource) -> list[FoundStep]:
