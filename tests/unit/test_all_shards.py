@@ -225,7 +225,6 @@ def test_shards_of_different_steps_are_not_joined(whole: Trained, tmp_path: Path
     assert not (tmp_path / "whole").exists()
 
 
-@pytest.mark.parametrize("left", [[0, 1], [1, 2], [0, 2]])
 def test_shards_of_different_lives_are_not_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +238,7 @@ def test_shards_of_different_lives_are_not_joined(
             shards_restore.refuse_other_lives(runs)
 
 
+@pytest.mark.parametrize("left", [[0, 1], [1, 2], [0, 2]])
 def test_shards_that_are_not_the_whole_are_not_joined(
     whole: Trained, tmp_path: Path, left: list[int]
 ) -> None:
