@@ -12,6 +12,8 @@ night_need() {
 		DS_BUILD_OPS=0 run .venv/bin/pip install -qq --no-build-isolation "deepspeed>=0.19" ||
 			say "No DeepSpeed: its tests are skipped"
 	fi
+	# What a fleet is started by.
+	run .venv/bin/pip install -qq "ray>=2.52,<3" || say "No Ray: its test is skipped"
 	# Google's and Azure's stores, as others wrote them.
 	run .venv/bin/pip install -qq gcsfs adlfs gcp-storage-emulator ||
 		say "No gcsfs, adlfs or gcp-storage-emulator: the tests of those stores are skipped"

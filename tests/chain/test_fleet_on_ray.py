@@ -22,7 +22,7 @@ from support.fleets import STEPS, Fleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
 
-pytest.importorskip("ray", reason="Ray is missing: pip install ray")
+pytest.importorskip("ray", reason="no Ray: pip install 'flowcheck[fleet]'")
 
 START_S = 120.0
 ENVIRONMENT = {
