@@ -1,0 +1,112 @@
+"""Saves that are cut into k + m blocks on several stores."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+NEEDS_ISAL = Entry(
+    "stripes.needs_isal",
+    "saves on several stores need ISA-L, which this FlowCheck was built without, or which is not "
+    "installed ({error})",
+    remedy="Install Debian's `libisal-dev` (to run alone `libisal2`) and build again: "
+    "`scripts/demo` does, or `python dpdk_ext/build_ffi.py`.",
+)
+NO_SHARD = Entry("stripes.no_shard", "{file}: is no file of blocks")
+SHARD_DAMAGED = Entry("stripes.shard_damaged", "{file}: its {part} is damaged")
+SHARD_VERSION = Entry(
+    "stripes.shard_version", "{file}: has version {version}, this release reads {known}"
+)
+SHARD_OF_OTHER = Entry("stripes.shard_of_other", "{file}: is of another save")
+SHARD_TWICE = Entry(
+    "stripes.shard_twice", "{file}: has blocks {shard}, which another store has too"
+)
+BLOCK_DAMAGED = Entry("stripes.block_damaged", "{file}: block {stripe} is damaged")
+BLOCK_MISSING = Entry("stripes.block_missing", "{file}: block {stripe} is missing")
+NOT_THERE = Entry("stripes.not_there", "{file} is not there")
+TOO_LARGE = Entry(
+    "stripes.too_large",
+    "{name} has {bytes:,} bytes; saves on several stores have at most {limit:,}",
+    cause="The digests of so many blocks are not read.",
+    remedy="Save to one store: `target` in place of `targets`.",
+)
+TOO_FEW_TOOK = Entry(
+    "stripes.too_few_took",
+    "{took} of {stores} stores took {name}, and {needed} are needed: {why}",
+    cause="More stores than `parity_blocks` are down or full. What the others took is not sent "
+    "again.",
+    remedy="Bring back the stores that are named; the save is tried again.",
+    section="saving",
+)
+TOO_FEW_ANSWER = Entry(
+    "stripes.too_few_answer",
+    "{path}: {answered} of {stores} stores answer, and {needed} are needed: {why}",
+    cause="More stores than `parity_blocks` are down, or what they hold is damaged.",
+    remedy="Bring back the stores that are named.",
+    section="saving",
+)
+TOO_FEW_SHARDS = Entry(
+    "stripes.too_few_shards",
+    "{name}: {found} of {stores} stores have their blocks of it, and {needed} are needed: {why}",
+    cause="More stores than the code has parities are gone, or their files are damaged.",
+    remedy="Bring back one of the stores that are named, or restore another step.",
+    section="saving",
+)
+TOO_FEW_BLOCKS = Entry(
+    "stripes.too_few_blocks",
+    "{name}: stripe {stripe} has {found} whole blocks, and {needed} are needed: {why}",
+    cause="Blocks of more stores than the code has parities are damaged or missing.",
+    remedy="Bring back one of the stores that are named, or restore another step.",
+    section="saving",
+)
+NO_MANIFEST = Entry(
+    "stripes.no_manifest",
+    "{name}: no store has the manifest of these blocks: it was not saved to its end",
+    remedy="Restore another step.",
+)
+BAD_SET = Entry("stripes.bad_set", "{file}: is no list of stores of FlowCheck ({error})")
+STORE_NOT_OPENED = Entry(
+    "stripes.store_not_opened",
+    "{url}: named as a store of the set, and not a kind of store that is opened unasked",
+)
+READ_WITHOUT = Entry(
+    "stripes.read_without",
+    "read without blocks of {stores} of {of} stores, made again from the others; {left} more may "
+    "be lost: {why}",
+    remedy="`flowcheck status` says what the chain's scrubber does; where no chain runs, copy "
+    "nothing away from the other stores until the next save.",
+)
+SAVED_WITHOUT = Entry(
+    "stripes.saved_without",
+    "{name} is durable on {took} of {stores} stores, and {left} of them may still be lost: {why}",
+    cause="A store is down, full, or refuses.",
+    remedy="Bring it back: its blocks are made again.",
+    section="saving",
+)
+STORES_COUNT = Entry(
+    "stripes.stores_count",
+    "are {stores}, and data_blocks + parity_blocks are {blocks}",
+    remedy="Name one store for each block: k + m of them.",
+)
+STORES_TWICE = Entry(
+    "stripes.stores_twice",
+    "names {store} twice: its loss would be the loss of two blocks of each stripe",
+    remedy="Name a store once.",
+)
+BLOCKS_TOO_MANY = Entry(
+    "stripes.blocks_too_many", "are more than {limit} blocks of a stripe: at most so many stores"
+)
+TARGET_OR_TARGETS = Entry(
+    "stripes.target_or_targets",
+    "one store is named by target, several by targets",
+    remedy="Leave one of them out.",
+)
+CODE_WITHOUT_TARGETS = Entry(
+    "stripes.code_without_targets",
+    "is of several stores, and `targets` names none",
+    remedy="Name the stores in `[persist] targets`, or leave it out.",
+)
+STRANGERS_FILE = Entry(
+    "stripes.strangers_file",
+    "{file}: FlowCheck did not write it, and the save needs the folder's name",
+    remedy="Move the folder aside, or name another folder in `[persist] targets`.",
+)
