@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.refused_settings import (
 from flowcheck.findings.catalog.striped_saves import (
     BLOCKS_TOO_MANY,
     CODE_WITHOUT_TARGETS,
+    SECRET_IN_URL,
     STORES_COUNT,
     STORES_TWICE,
     TARGET_OR_TARGETS,
@@ -151,6 +152,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
             raise ConfigError("persist.targets", "", PERSIST_TARGET())
         plain = [one.rstrip("/") for one in self.targets]
         for one in plain:
+            if "@" in urlsplit(one).netloc and urlsplit(one).password is not None:
+                raise ConfigError("persist.targets", "...", SECRET_IN_URL(urlsplit(one).hostname))
             if plain.count(one) > 1:
                 raise ConfigError("persist.targets", list(self.targets), STORES_TWICE(one))
         msgspec.structs.force_setattr(self, "target", self.targets[0])

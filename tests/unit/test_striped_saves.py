@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import shutil
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.persisting import proved, replica_in, saver_for, take
+from support.persisting import Steps, proved, replica_in, saver_for, take
 from support.refused_as import refused_as
 
 from flowcheck.config import PersistConfig
@@ -17,7 +20,12 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import download_step
+from flowcheck.vault.download.striped_source import StripedSource, open_striped
 from flowcheck.vault.erasure import striped_target
+from flowcheck.vault.erasure.block_store import FolderStore
+from flowcheck.vault.erasure.small_files import StoreSet
+from flowcheck.vault.erasure.store_group import StoreGroup
+from flowcheck.vault.persist.saver import Saver
 
 SHARD = "blocks.stripe"
 
@@ -26,7 +34,7 @@ SHARD = "blocks.stripe"
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4 KiB: some stripes of a small checkpoint."""
     own = striped_target.StripedTarget.__init__
-    monkeypatch.setattr(own, "__defaults__", (4096,))
+    monkeypatch.setattr(own, "__defaults__", (4096, 60.0))
 
 
 @pytest.fixture
@@ -67,18 +75,32 @@ def whole(replica: Replica, shm: Path, tmp_path: Path) -> dict[str, str]:
     return sums(tmp_path / "one/step-1")
 
 
-def restored(store: Path, into: Path, said: list[str] | None = None) -> dict[str, str]:
-    folder = download_step(
-        str(store), "latest", into, said=(said if said is not None else []).append
-    )
+def restored(
+    store: Path, into: Path, said: list[str] | None = None, step: int | str = "latest"
+) -> dict[str, str]:
+    """As `flowcheck restore --from` has it on disk."""
+    lines = said if said is not None else []
+    folder = download_step(str(store), step, into, said=lines.append)
     assert proved(folder) == 1
     return sums(folder)
+
+
+def read_back(store: Path, step: int | str = "latest") -> tuple[int, dict[str, str], int]:
+    """(step, sha256 of each file, sentences on what was read around), in memory."""
+    source = open_striped(str(store), {}, 10.0)
+    assert source is not None
+    offer = source.find(step)
+    files = {
+        one.name: hashlib.sha256(source.read(offer, one, 0, one.size_bytes)).hexdigest()
+        for one in offer.listing.files
+    }
+    return offer.listing.step, files, len(source.remarks())
 
 
 def test_every_loss_of_up_to_m_stores_is_read_from_any_store_that_is_left(
     replica: Replica, shm: Path, tmp_path: Path, whole: dict[str, str]
 ) -> None:
-    for data, parity in ((4, 2), (2, 1), (1, 1), (1, 2)):
+    for data, parity in ((4, 2), (1, 2)):
         own = tmp_path / f"{data}-{parity}"
         stores = saved(own, shm / "state", data, parity)
         assert not list((own / "staging").rglob("step-*"))
@@ -89,16 +111,19 @@ def test_every_loss_of_up_to_m_stores_is_read_from_any_store_that_is_left(
                     store.rename(store.with_suffix(".away"))
                 left = [store for store in stores if store.exists()]
                 number += 1
-                said: list[str] = []
                 from_one = left[number % len(left)]
-                assert restored(from_one, own / f"got{number}", said) == whole
-                assert len(said) == (lost > 0)
+                enough = len(left) >= max(data, len(stores) // 2 + 1)
+                step = "latest" if enough else 1
+                assert read_back(from_one, step) == (1, whole, int(lost > 0))
+                if not enough:  # an older one may be the newest that these know
+                    with refused_as(told.TOO_FEW_ANSWER):
+                        read_back(from_one)
                 for store in gone:
                     store.with_suffix(".away").rename(store)
         for store in stores[: parity + 1]:
             shutil.rmtree(store / "step-1")
         with refused_as(told.TOO_FEW_SHARDS, told.TOO_FEW_ANSWER):
-            restored(stores[-1], own / "none")
+            read_back(stores[-1])
 
 
 def flip(path: Path, at: int) -> None:
@@ -128,7 +153,7 @@ def test_a_flipped_bit_anywhere_at_m_stores_is_never_read(
         path = damaged / "step-1" / SHARD
         kept = path.read_bytes()
         flip(path, at)
-        assert restored(stores[1], tmp_path / f"got{number}") == whole, region
+        assert read_back(stores[1])[:2] == (1, whole), region
         path.write_bytes(kept)
     for store in stores[:2]:
         flip(store / "step-1" / SHARD, regions(store)["first block"])
@@ -145,7 +170,7 @@ def test_torn_swapped_and_foreign_files_are_told_apart(
     kept = first.read_bytes()
     for size in (0, 5, 60, len(kept) // 2, len(kept) - 1):
         first.write_bytes(kept[:size])
-        assert restored(stores[2], tmp_path / f"torn{size}") == whole
+        assert read_back(stores[2])[:2] == (1, whole)
     first.write_bytes(kept)
     stores[0].rename(tmp_path / "other")
     stores[1].rename(stores[0])
@@ -172,10 +197,11 @@ class Killed(BaseException):
 
 
 def test_killed_before_any_write_the_step_is_whole_or_not_there(
-    replica: Replica, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replica: Replica, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flowcheck.vault.persist.local_folder import LocalFolder
 
+    folder = shm / "stores"
     left = [10**9]
 
     def dying(name: str) -> None:
@@ -191,31 +217,33 @@ def test_killed_before_any_write_the_step_is_whole_or_not_there(
 
     for name in ("write", "send", "remove"):
         dying(name)
-    own = config(tmp_path, 2, 1, keep_last=1)
+    own = config(folder, 2, 1, keep_last=1)
     stores = [Path(one) for one in own.targets]
-    saver_for(own, tmp_path / "staging", shm / "state").save(1)
+    saver_for(own, folder / "staging", shm / "state").save(1)
     take(replica)
     ended = seen_old = seen_new = 0
     for writes in range(60):
         left[0] = writes
         try:
-            saver_for(own, tmp_path / "staging", shm / "state").save(2)
+            saver_for(own, folder / "staging", shm / "state").save(2)
             ended = writes
         except Killed:
             pass
         left[0] = 10**9
-        got = download_step(str(stores[writes % 3]), "latest", tmp_path / f"got{writes}")
-        step = proved(got)
+        step, files, _ = read_back(stores[writes % 3])
+        manifest = json.loads((stores[writes % 3] / f"step-{step}/manifest.json").read_bytes())
+        del files["manifest.json"]
+        assert files == {name: one["sha256"] for name, one in manifest["files"].items()}
         seen_old, seen_new = seen_old + (step == 1), seen_new + (step == 2)
         if ended:
             break
         if step == 2:  # again from before, for the writes behind
-            shutil.rmtree(tmp_path / "staging", ignore_errors=True)
+            shutil.rmtree(folder / "staging", ignore_errors=True)
             for store in stores:
                 shutil.rmtree(store)
             again = replica_in(shm / f"state{writes}", 20_000)
             take(again)
-            saver_for(own, tmp_path / "staging", shm / f"state{writes}").save(1)
+            saver_for(own, folder / "staging", shm / f"state{writes}").save(1)
             again.close()
     assert ended and seen_old > 5 and seen_new >= 1
     names = {path.name for store in stores for path in store.iterdir()}
@@ -227,18 +255,115 @@ def test_a_store_that_is_down_is_told_and_too_few_are_refused(
 ) -> None:
     own = config(tmp_path, 2, 2)
     stores = [Path(one) for one in own.targets]
-    for store in stores[:2]:
-        store.write_text("a disk that is no folder")
+    stores[0].write_text("a disk that is no folder")
     saver = saver_for(own, tmp_path / "staging", shm / "state")
     saver.save(1)
-    short = saver._place.short  # type: ignore[attr-defined]
-    assert short.code == told.SAVED_WITHOUT.code
-    assert (short.arguments["took"], short.arguments["left"]) == (2, 0)
+    assert saver.short is not None and saver.short.code == told.SAVED_WITHOUT.code
+    assert (saver.short.arguments["took"], saver.short.arguments["left"]) == (3, 1)
     assert restored(stores[3], tmp_path / "got") == whole
     stores[2].rename(tmp_path / "away")
     stores[2].write_text("this too")
-    with refused_as(told.TOO_FEW_ANSWER, answered=1, needed=2):
-        saver.save(1)
+    with refused_as(told.TOO_FEW_ANSWER, answered=2, needed=3):
+        saver_for(own, tmp_path / "staging", shm / "state").save(1)
+
+
+def test_the_newest_that_all_stores_have_outlives_those_that_some_have(
+    replica: Replica, shm: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    own = config(tmp_path, 2, 1, keep_last=1)
+    stores = [Path(one) for one in own.targets]
+    saver_for(own, tmp_path / "staging", shm / "state").save(1)
+    stores[0].rename(tmp_path / "away")
+    for step in (2, 3, 4):
+        take(replica)
+        saver_for(own, tmp_path / "staging", shm / "state").save(step)
+    assert {one.name for one in stores[1].glob("step-*")} == {"step-1", "step-4"}
+    assert not stores[0].exists()  # what is not mounted gets no folder
+    (tmp_path / "away").rename(stores[0])
+    shutil.rmtree(stores[1])
+    assert restored(stores[0], tmp_path / "got", step=1) == whole
+    take(replica)
+    stores[1].mkdir()
+    saver = saver_for(own, tmp_path / "staging", shm / "state")
+    saver.save(5)
+    assert saver.short is not None and not list(stores[1].iterdir())
+    (stores[1] / "stripes.new").touch()
+    take(replica)
+    saver = saver_for(own, tmp_path / "staging", shm / "state")
+    saver.save(6)
+    assert saver.short is None
+    assert {one.name for one in stores[1].glob("step-*")} == {"step-6"}
+
+
+class Hanging(FolderStore):
+    """A mount whose server is dead: no call comes back."""
+
+    held = threading.Event()
+
+    def part(self, path: str, begin: int, size: int) -> bytes:
+        self.held.wait(30)
+        raise OSError("dead")
+
+    def size(self, path: str) -> int:
+        return len(self.part(path, 0, 0))
+
+    def withdraw(self, name: str) -> None:
+        self.part(name, 0, 0)
+
+
+def test_a_store_that_hangs_stops_neither_saves_nor_restores(
+    replica: Replica, shm: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    own = config(tmp_path, 2, 1)
+    stores = [FolderStore(Path(one)) for one in own.targets]
+    saved(tmp_path, shm / "state", 2, 1)
+    dead = Hanging(stores[0].root)
+    dead.target = HangingTarget(dead)
+    take(replica)
+    staging = tmp_path / "staging"
+    place = striped_target.StripedTarget([dead, *stores[1:]], 2, 1, staging, 4096, 0.3)
+    began_s = time.monotonic()
+    saver = Saver(own, place, staging, Steps(shm / "state", "run", own))
+    assert saver.save(2).step == 2
+    assert saver.short is not None
+    group = StoreGroup([dead, *stores[1:]], 0.3)
+    source = StripedSource(group, StoreSet(data=2, parity=1, stores=own.targets))
+    offer = source.find(1)
+    for file in offer.listing.files:
+        data = source.read(offer, file, 0, file.size_bytes)
+        assert hashlib.sha256(data).hexdigest() == whole[file.name]
+    assert time.monotonic() - began_s < 15
+    dead.held.set()
+
+
+class HangingTarget:
+    """Each method of it hangs."""
+
+    def __init__(self, store: Hanging) -> None:
+        self.url, self._store = store.url, store
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return lambda *_: self._store.part(name, 0, 0)
+
+
+def test_stores_named_twice_and_another_set_are_refused(
+    replica: Replica, shm: Path, tmp_path: Path
+) -> None:
+    stores = saved(tmp_path, shm / "state", 2, 1)
+    (tmp_path / "link").symlink_to(stores[0])
+    for targets, entry in (
+        ((*map(str, stores[:2]), str(tmp_path / "link")), told.OTHER_SET),
+        ((*map(str, stores), str(tmp_path / "more")), told.OTHER_SET),
+    ):
+        other = PersistConfig(targets=targets, every_steps=1)
+        with refused_as(entry):
+            saver_for(other, tmp_path / "staging", shm / "state").save(1)
+    fresh = tmp_path / "fresh"
+    (fresh / "a").mkdir(parents=True)
+    (fresh / "b").symlink_to(fresh / "a")
+    twice = PersistConfig(targets=(str(fresh / "a"), str(fresh / "b")), every_steps=1)
+    with refused_as(told.SAME_FOLDER):
+        saver_for(twice, tmp_path / "staging", shm / "state").save(1)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

@@ -110,3 +110,41 @@ STRANGERS_FILE = Entry(
     "{file}: FlowCheck did not write it, and the save needs the folder's name",
     remedy="Move the folder aside, or name another folder in `[persist] targets`.",
 )
+NO_ANSWER = Entry(
+    "stripes.no_answer",
+    "{store}: does not answer for {seconds} s",
+    cause="Its machine, network or mount hangs.",
+    remedy="Bring it back, or mount it so that it fails (`soft`); the others are used without it.",
+)
+NUMBER_TWICE = Entry(
+    "stripes.number_twice",
+    "{path}: stores have different contents of the same number {number}: two chains write to the "
+    "same stores",
+    remedy="Give each run stores of its own (`[persist] targets`). Remove the file at the stores "
+    "that the stopped chain wrote to last.",
+    section="saving",
+)
+OTHER_SET = Entry(
+    "stripes.other_set",
+    "{stores} hold steps of another set of stores: {data} + {parity} on {known}",
+    cause="`targets`, `data_blocks` or `parity_blocks` were changed. The steps there would lose "
+    "stores without a word.",
+    remedy="Name the stores as they were, or new folders for all of `targets`.",
+    section="saving",
+)
+NOT_THE_STORE = Entry(
+    "stripes.not_the_store",
+    "{store}: has no {file}, which the other stores have: a disk that is not mounted, or a new one",
+    remedy="Mount it. For a new disk make the folder, and an empty file stripes.new in it.",
+    section="saving",
+)
+SAME_FOLDER = Entry(
+    "stripes.same_folder",
+    "{one} and {other} are one folder by two names: its loss would be that of two stores",
+    remedy="Name folders of different disks in `[persist] targets`.",
+)
+SECRET_IN_URL = Entry(
+    "stripes.secret_in_url",
+    "{store}: has a user or password, and every store would hold it",
+    remedy="Leave it to the environment, or to `[persist] options`.",
+)

@@ -193,6 +193,11 @@ class PersistService:
             told.take_doubts(noted)
             if noted.fresh:
                 self._say(SAVES_DOUBTED(target=told.target, checkpoints=noted.fresh))
+        if saved is not None and self._saver is not None and told.step is not None:
+            short = self._saver.short
+            if short is not None and short != told.short:
+                self._say(short)
+            told.short = short
         if self._failed is None:
             self._asked, self._owes_save = True, False
             if told.attempts and saved is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,13 +13,13 @@ from urllib.parse import urlsplit
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.untrusted_paths import is_checkpoint_name
 from flowcheck.vault.download.download_source import AvailableStep, ObjectStoreSource
 from flowcheck.vault.erasure.block_store import (
     LOCAL_SCHEMES,
     BlockStore,
-    FolderStore,
     open_store,
 )
 from flowcheck.vault.erasure.isal_code import check_isal
@@ -28,8 +29,11 @@ from flowcheck.vault.erasure.small_files import (
     STORES_BYTES_MAX,
     StoreSet,
     decode_set,
+    quorum,
     read_newest,
 )
+from flowcheck.vault.erasure.store_group import StoreGroup
+from flowcheck.vault.erasure.store_set import folder_key
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX
 from flowcheck.vault.persist.storage_target import PACKAGES
@@ -47,60 +51,49 @@ def open_striped(url: str, options: dict[str, Any], timeout_s: float) -> Striped
         return None
     if not there:
         return None
-    text = read_newest([own], STORES, STORES_BYTES_MAX, 1)[1] or b""
+    group = StoreGroup([own], timeout_s)
+    text = read_newest(group, STORES, STORES_BYTES_MAX, 1).content or b""
     found = decode_set(text, f"{own.url}/{STORES}")
     check_isal()
-    return StripedSource(*_opened(own, found, options, timeout_s, journal), found)
+    stores = _opened(own, found, options, timeout_s, journal)
+    return StripedSource(StoreGroup(stores, timeout_s), found)
 
 
 def _opened(
     own: BlockStore, found: StoreSet, options: dict[str, Any], timeout_s: float, journal: Path
-) -> tuple[list[BlockStore], list[Finding]]:
-    """The stores of a set, of which `own` may have another name here: (stores, why not, of others).
-    A list of stores is not trusted: no kind is opened that is not a kind of `[persist]`."""
-    stores, refused = [own], list[Finding]()
-    schemes = {*LOCAL_SCHEMES, *PACKAGES, urlsplit(own.url).scheme}
+) -> list[BlockStore]:
+    """The stores of a set, of which `own` may have another name here. A list of stores is not
+    trusted: no kind is opened that is not a kind of `[persist]`, and `options`, which may have
+    keys, go to no other bucket or container than the one that was named."""
+    stores, named = [own], urlsplit(own.url)
+    schemes = {*LOCAL_SCHEMES, *PACKAGES, named.scheme}
     for url in dict.fromkeys(found.stores):
-        if url == own.url:
+        parts = urlsplit(url)
+        if url == own.url or parts.scheme not in schemes:
             continue
-        if urlsplit(url).scheme not in schemes:
-            refused.append(told.STORE_NOT_OPENED(url))
-            continue
-        try:
-            stores.append(open_store(url, options, timeout_s, journal, "--from"))
-        except ConfigError as error:
-            refused.append(error.finding)
-    return _without_twins(stores), refused
+        trusted = (parts.scheme, parts.netloc) == (named.scheme, named.netloc)
+        with suppress(ConfigError):
+            given = options if trusted else {}
+            stores.append(open_store(url, given, timeout_s, journal, "--from"))
+    return _without_twins(stores)
 
 
 def _without_twins(stores: Sequence[BlockStore]) -> list[BlockStore]:
     """Without folders that are one folder by two names, as through a link or a second mount."""
-    kept: list[BlockStore] = []
-    seen: set[tuple[int, int]] = set()
+    kept: dict[object, BlockStore] = {}
     for store in stores:
-        if isinstance(store, FolderStore):
-            try:
-                found = store.root.stat()
-            except OSError:
-                kept.append(store)
-                continue
-            if (found.st_dev, found.st_ino) in seen:
-                continue
-            seen.add((found.st_dev, found.st_ino))
-        kept.append(store)
-    return kept
+        kept.setdefault(folder_key(store) or store.url, store)
+    return list(kept.values())
 
 
 class StripedSource(ObjectStoreSource):
     """k + m stores as `DownloadSource`. What is looked for, and how, is as at a store by itself;
     the bytes come from k blocks of each stripe."""
 
-    def __init__(
-        self, stores: Sequence[BlockStore], refused: Sequence[Finding], own: StoreSet
-    ) -> None:
-        """stores: the one that was named, then the others that can be opened."""
-        self.url, self._stores, self._set = stores[0].url, list(stores), own
-        self._refused = list(refused)
+    def __init__(self, group: StoreGroup, own: StoreSet) -> None:
+        """group: the store that was named, then the others that can be opened."""
+        self.url, self._group, self._set = group.stores[0].url, group, own
+        self._quorum = quorum(own.data, len(own.stores))
         self._readers: dict[str, SaveReader] = {}
         self._lock = Lock()
         self._remarks: dict[str, Finding] = {}
@@ -120,7 +113,6 @@ class StripedSource(ObjectStoreSource):
         with self._lock:
             readers, self._readers = self._readers, {}
         for name, reader in readers.items():
-            reader.close()
             if why := reader.without():
                 of = reader.layout.blocks
                 left = max(0, reader.layout.parity - len(why))
@@ -128,18 +120,27 @@ class StripedSource(ObjectStoreSource):
                 self._remarks[name] = remark
 
     def _reader(self, name: str) -> SaveReader:
+        entry = self._ledger().entry(name) if name not in self._readers else None
         with self._lock:
             if name not in self._readers:
-                self._readers[name] = SaveReader(find_save(self._stores, name))
+                digest = entry.digest if entry is not None else None
+                found = find_save(self._group, name, digest=digest)
+                self._readers[name] = SaveReader(found, self._group)
             return self._readers[name]
 
     def _cat(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
         name, _, rest = path.partition("/")
         if rest != MANIFEST:
-            return read_newest(self._stores, path, most_bytes, 1)[1]
+            # The newest step is asked of so many that one must know it; a step that is named is
+            # proved by its blocks.
+            if path == LATEST:
+                needed = self._quorum
+                found = read_newest(self._group, path, most_bytes, needed, absent_counts=False)
+                return found.content
+            return read_newest(self._group, path, most_bytes, 1).content
         if not is_checkpoint_name(name) or not self._is_named(name):
             return None
-        text = manifest_of(self._reader(name).found, self._stores)
+        text = manifest_of(self._reader(name).found, self._group)
         if text is None:
             raise StateError(told.NO_MANIFEST(name))
         return text

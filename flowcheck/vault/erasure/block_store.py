@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from flowcheck.atomic_write import fsync_path
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
@@ -38,6 +38,8 @@ class BlockStore(Protocol):
 
     def part(self, path: str, begin: int, size: int) -> bytes: ...
     def size(self, path: str) -> int: ...
+    def withdraw(self, name: str) -> None:
+        """Takes the manifest of a checkpoint away, if there is one."""
 
 
 class FolderStore:
@@ -69,6 +71,12 @@ class FolderStore:
         except OSError as error:
             raise StateError(_missing_or(error, place)) from error
 
+    def withdraw(self, name: str) -> None:
+        place = self.root / name / MANIFEST
+        if place.exists():
+            place.unlink(missing_ok=True)
+            fsync_path(place.parent)
+
 
 class RemoteStore:
     """A store of fsspec as `BlockStore`."""
@@ -90,6 +98,15 @@ class RemoteStore:
     def size(self, path: str) -> int:
         found = self._telling(path, lambda: self._fs.info(f"{self._base}/{path}").get("size"))
         return found if isinstance(found, int) else 0
+
+    def withdraw(self, name: str) -> None:
+        path = f"{name}/{MANIFEST}"
+
+        def gone() -> None:
+            if self._fs.exists(f"{self._base}/{path}"):
+                self._fs.rm_file(f"{self._base}/{path}")
+
+        self._telling(path, gone)
 
     def _telling(self, path: str, ask: Callable[[], Made]) -> Made:
         try:
@@ -131,23 +148,6 @@ def options_of(url: str, options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(found := options.get(key), dict):
             return dict(found)
     return {key: one for key, one in options.items() if "://" not in key}
-
-
-def of_each(
-    stores_: Sequence[BlockStore], ask: Callable[[BlockStore], Made]
-) -> list[Made | Finding]:
-    """What each store gives, all at once; why not, where it raised FlowCheckError or OSError."""
-
-    def one(store: BlockStore) -> Made | Finding:
-        try:
-            return ask(store)
-        except FlowCheckError as error:
-            return error.finding
-        except OSError as error:
-            return ERROR_TEXT(kind="system", text=plain_error_text(error))
-
-    with ThreadPoolExecutor(max(1, len(stores_)), "store") as pool:
-        return list(pool.map(one, stores_))
 
 
 def _missing_or(error: OSError, place: Path) -> Finding:

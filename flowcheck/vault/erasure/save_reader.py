@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
@@ -13,14 +12,15 @@ from threading import Lock
 import numpy as np
 import xxhash
 
-from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.errors import StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.vault.erasure import shard_file as files
-from flowcheck.vault.erasure.block_store import SHARD, BlockStore, of_each
+from flowcheck.vault.erasure.block_store import SHARD, BlockStore
 from flowcheck.vault.erasure.isal_code import Bytes, ErasureCode, aligned_blocks
 from flowcheck.vault.erasure.shard_file import SaveHeader
+from flowcheck.vault.erasure.store_group import StoreGroup
 
 CACHE_BYTES = 64 << 20
 """Most bytes of stripes that are kept for the next read. A choice: parts of files that are asked
@@ -68,18 +68,22 @@ class FoundSave:
         return f"{self.header.name}/{SHARD}"
 
 
-def find_save(stores: Sequence[BlockStore], name: str, identity: bytes | None = None) -> FoundSave:
-    """The save of this name. identity: of which one; None: of which most stores have a file. Raises
-    StateError where fewer than k have one."""
-    heads = dict(zip(stores, of_each(stores, lambda one: head_of(one, name)), strict=True))
+def find_save(
+    group: StoreGroup, name: str, identity: bytes | None = None, digest: str | None = None
+) -> FoundSave:
+    """The save of this name. identity, digest: of which one, by its header or by the state's digest
+    alone; None: of which most stores have a file. Raises StateError where fewer than k have one."""
+    stores = group.stores
+    heads = dict(zip(stores, group.ask(lambda one: head_of(one, name)), strict=True))
     whole = {
         store: head
         for store, head in heads.items()
-        if isinstance(head, ShardHead) and head.header is not None
+        if isinstance(head, ShardHead)
+        and head.header is not None
+        and digest in (None, head.header.digest)
     }
-    known = {files.identity_of(head.text): head for head in whole.values() if head.text}
+    known = {files.identity_of(head.text): head for head in whole.values()}
     if identity is None:
-        # A damaged prefix or header of one store outvotes none: it has no identity.
         votes = [files.identity_of(head.text) for head in whole.values()]
         identity = max(votes, key=votes.count, default=b"")
     own = known.get(identity)
@@ -97,14 +101,16 @@ def find_save(stores: Sequence[BlockStore], name: str, identity: bytes | None = 
         damaged = [head.why for head in whole.values() if head.why]
         raise _too_few(name, 0, len(stores), own.header.data, damaged)
     found = FoundSave(own.header, own.text, table, {})
-    _assign(found, heads)
+    _assign(found, heads, group)
     if len(found.shards) < found.header.data:
         reasons = [*found.missing.values()]
         raise _too_few(name, len(found.shards), len(stores), found.header.data, reasons)
     return found
 
 
-def _assign(found: FoundSave, heads: Mapping[BlockStore, ShardHead | Finding]) -> None:
+def _assign(
+    found: FoundSave, heads: Mapping[BlockStore, ShardHead | Finding], group: StoreGroup
+) -> None:
     """Which store has which shard: by its prefix; by its first block where that is damaged."""
     unsure: list[BlockStore] = []
     for store, head in heads.items():
@@ -124,28 +130,24 @@ def _assign(found: FoundSave, heads: Mapping[BlockStore, ShardHead | Finding]) -
             found.shards[head.prefix.shard] = store
             if head.why is not None:
                 found.damaged[store.url] = head.why
-    for store in unsure:
-        shard = _by_first_block(found, store)
-        if shard is None:
+    for store, shard in zip(
+        unsure, group.ask(lambda one: _by_first_block(found, one), unsure), strict=True
+    ):
+        if isinstance(shard, Finding) or shard < 0 or shard in found.shards:
             found.missing[store.url] = found.damaged.pop(store.url)
         else:
             found.shards[shard] = store
 
 
-def _by_first_block(found: FoundSave, store: BlockStore) -> int | None:
+def _by_first_block(found: FoundSave, store: BlockStore) -> int:
+    """The shard whose first block the store has; -1: of none. Raises StateError."""
     layout = found.header.layout
     if not layout.stripes:
-        return None
-    try:
-        data = store.part(found.path(), found.blocks_begin, layout.block_size(0))
-    except FlowCheckError:
-        return None
+        return -1
+    data = store.part(found.path(), found.blocks_begin, layout.block_size(0))
     digest = xxhash.xxh3_128_digest(data)
-    for shard in range(layout.blocks):
-        same = files.block_digest(found.table, layout, 0, shard) == digest
-        if same and shard not in found.shards:
-            return shard
-    return None
+    of_each = (files.block_digest(found.table, layout, 0, one) for one in range(layout.blocks))
+    return next((shard for shard, one in enumerate(of_each) if one == digest), -1)
 
 
 def head_of(store: BlockStore, name: str) -> ShardHead:
@@ -179,14 +181,14 @@ def head_of(store: BlockStore, name: str) -> ShardHead:
     )
 
 
-def manifest_of(found: FoundSave, stores: Sequence[BlockStore]) -> bytes | None:
+def manifest_of(found: FoundSave, group: StoreGroup) -> bytes | None:
     """The manifest of exactly these blocks, from any store; None: none has it: the save did not
     come to its end."""
     path = f"{found.header.name}/{MANIFEST}"
-    for text in of_each(stores, lambda one: one.target.read(path)):
-        same = isinstance(text, bytes) and sha256(text).hexdigest()
-        if same == found.header.manifest_sha256:
-            assert isinstance(text, bytes)
+    for text in group.ask(lambda one: one.target.read(path) or b""):
+        if isinstance(text, Finding):
+            continue
+        if sha256(text).hexdigest() == found.header.manifest_sha256:
             return text
     return None
 
@@ -194,11 +196,11 @@ def manifest_of(found: FoundSave, stores: Sequence[BlockStore]) -> bytes | None:
 class SaveReader:
     """Bytes of a save, each block checked. Methods may be called in any thread."""
 
-    def __init__(self, found: FoundSave) -> None:
+    def __init__(self, found: FoundSave, group: StoreGroup) -> None:
+        self._group = group
         self.found, self.layout = found, found.header.layout
         self._code = ErasureCode(found.header.data, found.header.parity)
         self._lock, self._kept = Lock(), OrderedDict[int, Bytes]()
-        self._pool = ThreadPoolExecutor(self.layout.blocks, "block")
         self.lost: dict[str, Finding] = {}
         """{URL: why the first block of it that was wanted was not there}."""
         self._begin: dict[str, int] = {}
@@ -206,9 +208,6 @@ class SaveReader:
         for file in found.header.striped:
             self._begin[file.name] = at
             at += file.bytes
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False)
 
     def without(self) -> list[Finding]:
         """Why blocks of stores were not read: one reason for each store; [] where all were."""
@@ -278,42 +277,40 @@ class SaveReader:
         have |= made
 
     def _fetched(self, stripe: int, roles: Sequence[int]) -> tuple[dict[int, Bytes], list[Finding]]:
+        shards = {role: self.layout.shard_of(stripe, role) for role in roles}
+        stores = {r: self.found.shards[s] for r, s in shards.items() if s in self.found.shards}
+        role_of = {store: role for role, store in stores.items()}
+        asked = list(role_of)
+        blocks = self._group.ask(lambda one: self._fetch(one, stripe, role_of[one]), asked)
+        name = self.found.header.name
         found: dict[int, Bytes] = {}
-        why: list[Finding] = []
-        asked = self._pool.map(lambda role: self._fetch(stripe, role), roles)
-        for role, block in zip(roles, asked, strict=True):
+        why = [
+            told.BLOCK_MISSING(file=f"{name}, shard {shards[role]}", stripe=stripe)
+            for role in roles
+            if role not in stores
+        ]
+        for store, block in zip(asked, blocks, strict=True):
             if isinstance(block, Finding):
                 why.append(block)
+                self.lost.setdefault(store.url, block)
             else:
-                found[role] = block
+                found[role_of[store]] = block
         return found, why
 
-    def _fetch(self, stripe: int, role: int) -> Bytes | Finding:
+    def _fetch(self, store: BlockStore, stripe: int, role: int) -> Bytes:
+        """Raises StateError where it is missing or damaged."""
         shard = self.layout.shard_of(stripe, role)
-        store = self.found.shards.get(shard)
-        if store is None:
-            return told.BLOCK_MISSING(
-                file=f"{self.found.header.name}, shard {shard}", stripe=stripe
-            )
         path, size = self.found.path(), self.layout.block_size(stripe)
         where = f"{store.url}/{path}"
         begin = self.found.blocks_begin + stripe * self.layout.block_bytes
-        why: Finding
-        try:
-            data = store.part(path, begin, size)
-        except FlowCheckError as error:
-            why = error.finding
-        else:
-            block: Bytes = aligned_blocks(1, size)[0]
-            if len(data) == size:
-                block[:] = np.frombuffer(data, dtype=np.uint8)
-                if self._is_whole(stripe, shard, block):
-                    return block
-                why = told.BLOCK_DAMAGED(file=where, stripe=stripe)
-            else:
-                why = told.BLOCK_MISSING(file=where, stripe=stripe)
-        self.lost.setdefault(store.url, why)
-        return why
+        data = store.part(path, begin, size)
+        if len(data) != size:
+            raise StateError(told.BLOCK_MISSING(file=where, stripe=stripe))
+        block: Bytes = aligned_blocks(1, size)[0]
+        block[:] = np.frombuffer(data, dtype=np.uint8)
+        if not self._is_whole(stripe, shard, block):
+            raise StateError(told.BLOCK_DAMAGED(file=where, stripe=stripe))
+        return block
 
     def _is_whole(self, stripe: int, shard: int, block: Bytes) -> bool:
         told_ = files.block_digest(self.found.table, self.layout, stripe, shard)

@@ -39,10 +39,10 @@ PREFIX_BYTES = _PREFIX.size + 16
 DIGEST_BYTES = 16
 HEADER_BYTES_MAX = 32 << 20
 """As many as a server's listing of files may have (download_source.py, LISTING_BYTES_MAX)."""
-TABLE_BYTES_MAX = 256 << 20
-"""Most bytes of digests. A choice that bounds memory: 11 TB as 4 + 2 blocks of 1 MiB."""
-BLOCK_BYTES_MAX = 64 << 20
-"""Most bytes of a block that is read. A choice that bounds memory."""
+TABLE_BYTES_MAX = 128 << 20
+"""Most bytes of digests. A choice that bounds memory: 5 TB as 4 + 2 blocks of 1 MiB."""
+STRIPE_BYTES_MAX = 64 << 20
+"""Most bytes of data in a stripe that is read. A choice that bounds memory."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ def _checked(header: SaveHeader, where: str) -> SaveHeader:
     listing_of_header(header, where)
     fits = header.data >= 1 and header.parity >= 1 and header.data + header.parity <= BLOCKS_MAX
     size = header.block_bytes
-    if not fits or not 0 < size <= BLOCK_BYTES_MAX or size % ALIGN_BYTES:
+    if not fits or not 0 < size * header.data <= STRIPE_BYTES_MAX or size % ALIGN_BYTES:
         raise StateError(told.SHARD_DAMAGED(file=where, part="code"))
     if sum(file.name == MANIFEST for file in header.files) != 1:
         raise StateError(told.SHARD_DAMAGED(file=where, part="list of files"))

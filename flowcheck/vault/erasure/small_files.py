@@ -1,14 +1,17 @@
 """Small files that all stores of a set have: the ledger, `latest`, and the list of the stores.
 
 Stores that were down have old ones. So each write has a number, one above all that any store has,
-and the file with the highest number counts. A file of which k stores have the newest outlives the
-loss of as many stores as the blocks do that these k have.
+and the file with the highest number counts. More than half of the stores must take a write, and
+more than half must answer a read, so that no read misses the last write. Who writes notes each
+number on its own disk before: what a killed process left at one store has a number of its own for
+ever. Who reads in order to write gives the newest to the stores that lack it first, so it stays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import xxhash
@@ -17,8 +20,9 @@ from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_paths import NAME_BYTES_MAX
-from flowcheck.vault.erasure.block_store import BlockStore, of_each
+from flowcheck.vault.erasure.block_store import BlockStore
 from flowcheck.vault.erasure.isal_code import BLOCKS_MAX
+from flowcheck.vault.erasure.store_group import StoreGroup
 
 STORES = "stripes.json"
 """Name of the file that names all stores, at each of them."""
@@ -63,58 +67,90 @@ def decode_set(text: bytes, where: str) -> StoreSet:
     return found
 
 
+def quorum(data: int, stores: int) -> int:
+    """Stores that must answer or take a small file: as many as blocks need, and more than half, so
+    that any two such sets share a store."""
+    return max(data, stores // 2 + 1)
+
+
+class Newest(NamedTuple):
+    """The newest of a small file."""
+
+    number: int
+    """0: no store has one."""
+    content: bytes | None
+    current: int
+    """Stores that have it."""
+    stale: tuple[BlockStore, ...]
+    """Stores that answer and have an older one, or none, or a damaged one."""
+
+
 def read_newest(
-    stores: Sequence[BlockStore], path: str, most_bytes: int, needed: int
-) -> tuple[int, bytes | None]:
-    """(number, content) of the newest; (0, None): no store has one. Raises StateError where fewer
-    than `needed` stores answer, each with a whole file or none."""
-    found = of_each(stores, lambda store: _read(store, path, most_bytes))
+    group: StoreGroup, path: str, most_bytes: int, needed: int, *, absent_counts: bool = True
+) -> Newest:
+    """Raises StateError where fewer than `needed` stores answer, each with a whole file or none,
+    and where two have different contents of the same number. absent_counts: whether a store that
+    has none has answered: not where it may be the folder of a disk that is not mounted."""
+    found = group.ask(lambda store: _read(store, path, most_bytes))
+    if not absent_counts:
+        found = [
+            told.NOT_THERE(f"{store.url}/{path}") if one == (0, None) else one
+            for store, one in zip(group.stores, found, strict=True)
+        ]
     good = [one for one in found if not isinstance(one, Finding)]
-    if len(good) < needed:
-        why = [one for one in found if isinstance(one, Finding)]
-        raise StateError(
-            told.TOO_FEW_ANSWER(
-                path=path, answered=len(good), stores=len(stores), needed=needed, why=why
-            )
-        )
-    return max(good, key=lambda one: one[0], default=(0, None))
+    _refuse_few(group, path, found, needed)
+    number = max((one[0] for one in good), default=0)
+    same = [one[1] for one in good if one[0] == number]
+    contents = set(same)
+    if len(contents) > 1:
+        raise StateError(told.NUMBER_TWICE(path=path, number=number))
+    stale = (
+        store
+        for store, one in zip(group.stores, found, strict=True)
+        if (one.is_any_of(told.SHARD_DAMAGED) if isinstance(one, Finding) else one[0] < number)
+    )
+    return Newest(number, same[0] if same else None, len(same), tuple(stale))
 
 
 def write_all(
-    stores: Sequence[BlockStore], path: str, data: bytes, number: int, needed: int
+    group: StoreGroup,
+    path: str,
+    data: bytes,
+    number: int,
+    needed: int,
+    among: Sequence[BlockStore] | None = None,
 ) -> list[Finding]:
-    """Writes it everywhere; why not, of stores that have not taken it. Raises StateError where
-    fewer than `needed` have."""
+    """Writes it everywhere, or to those `among`; why not, of stores that have not taken it. Raises
+    StateError where fewer than `needed` have."""
     line = msgspec.json.encode(_Line(number, _sum(number, path, data)))
-    found = of_each(stores, lambda store: store.target.write(path, line + b"\n" + data))
-    why = [one for one in found if isinstance(one, Finding)]
-    if len(stores) - len(why) < needed:
-        raise StateError(
-            told.TOO_FEW_ANSWER(
-                path=path,
-                answered=len(stores) - len(why),
-                stores=len(stores),
-                needed=needed,
-                why=why,
-            )
-        )
-    return why
+
+    def write(store: BlockStore) -> bool:
+        store.target.write(path, line + b"\n" + data)
+        return True
+
+    found = group.ask(write, among)
+    _refuse_few(group, path, found, needed)
+    return [one for one in found if isinstance(one, Finding)]
 
 
-def read_majority(stores: Sequence[BlockStore], path: str, needed: int) -> bytes | None:
+def read_majority(group: StoreGroup, path: str, needed: int) -> bytes | None:
     """A file that is written once, the same everywhere: as most stores have it; None: none has.
     Raises StateError where fewer than `needed` stores answer."""
-    found = of_each(stores, lambda store: store.target.read(path))
-    good = [one for one in found if not isinstance(one, Finding)]
-    if len(good) < needed:
-        why = [one for one in found if isinstance(one, Finding)]
+    found = group.ask(lambda store: (store.target.read(path),))
+    _refuse_few(group, path, found, needed)
+    votes = Counter(one[0] for one in found if not isinstance(one, Finding) and one[0] is not None)
+    most = votes.most_common(1)
+    return most[0][0] if most else None
+
+
+def _refuse_few(group: StoreGroup, path: str, found: Sequence[object], needed: int) -> None:
+    why = [one for one in found if isinstance(one, Finding)]
+    answered = len(found) - len(why)
+    if answered < needed:
+        stores = len(group)
         raise StateError(
-            told.TOO_FEW_ANSWER(
-                path=path, answered=len(good), stores=len(stores), needed=needed, why=why
-            )
+            told.TOO_FEW_ANSWER(path=path, answered=answered, stores=stores, needed=needed, why=why)
         )
-    votes = Counter(one for one in good if one is not None).most_common(1)
-    return votes[0][0] if votes else None
 
 
 def _read(store: BlockStore, path: str, most_bytes: int) -> tuple[int, bytes | None]:

@@ -38,7 +38,8 @@ def open_striped_target(config: PersistConfig, staging: Path) -> StripedTarget:
         open_store(url, config.options, config.timeout_s, staging / f"store-{number}", "persist")
         for number, url in enumerate(config.targets)
     ]
-    return StripedTarget(stores, config.data_blocks, config.parity_blocks, staging)
+    data, parity = config.data_blocks, config.parity_blocks
+    return StripedTarget(stores, data, parity, staging, limit_s=config.timeout_s)
 
 
 def check_target(config: PersistConfig) -> None:

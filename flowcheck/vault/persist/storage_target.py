@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_stores as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
 from flowcheck.vault.persist.rate_limit import TransferPace
 
@@ -33,6 +34,14 @@ class StorageTarget(Protocol):
     or OSError with a message for the operator."""
 
     url: str
+
+    @property
+    def lacking(self) -> int:
+        """Stores that have not taken what was sent last; 0 where there is but one."""
+
+    @property
+    def short(self) -> Finding | None:
+        """Which these are; None: there are none."""
 
     def read(self, path: str, most_bytes: int = ...) -> bytes | None:
         """The bytes of a small file; None if there is none. Raises StateError if it is longer than
