@@ -11,18 +11,30 @@ NEEDS_ISAL = Entry(
     remedy="Install Debian's `libisal-dev` (to run alone `libisal2`) and build again: "
     "`scripts/demo` does, or `python dpdk_ext/build_ffi.py`.",
 )
-NO_SHARD = Entry("stripes.no_shard", "{file}: is no file of blocks")
-SHARD_DAMAGED = Entry("stripes.shard_damaged", "{file}: its {part} is damaged")
+_READ_AROUND = (
+    "The step is read from the other stores while as many as `data_blocks` are whole. Check the "
+    "disk; the next step is written there anew."
+)
+NO_SHARD = Entry("stripes.no_shard", "{file}: is no file of blocks", remedy=_READ_AROUND)
+SHARD_DAMAGED = Entry("stripes.shard_damaged", "{file}: its {part} is damaged", remedy=_READ_AROUND)
 SHARD_VERSION = Entry(
-    "stripes.shard_version", "{file}: has version {version}, this release reads {known}"
+    "stripes.shard_version",
+    "{file}: has version {version}, this release reads {known}",
+    remedy="Update FlowCheck on the machine that reads it.",
 )
-SHARD_OF_OTHER = Entry("stripes.shard_of_other", "{file}: is of another save")
+SHARD_OF_OTHER = Entry("stripes.shard_of_other", "{file}: is of another save", remedy=_READ_AROUND)
 SHARD_TWICE = Entry(
-    "stripes.shard_twice", "{file}: has blocks {shard}, which another store has too"
+    "stripes.shard_twice",
+    "{file}: has blocks {shard}, which another store has too",
+    remedy=_READ_AROUND,
 )
-BLOCK_DAMAGED = Entry("stripes.block_damaged", "{file}: block {stripe} is damaged")
-BLOCK_MISSING = Entry("stripes.block_missing", "{file}: block {stripe} is missing")
-NOT_THERE = Entry("stripes.not_there", "{file} is not there")
+BLOCK_DAMAGED = Entry(
+    "stripes.block_damaged", "{file}: block {stripe} is damaged", remedy=_READ_AROUND
+)
+BLOCK_MISSING = Entry(
+    "stripes.block_missing", "{file}: block {stripe} is missing", remedy=_READ_AROUND
+)
+NOT_THERE = Entry("stripes.not_there", "{file} is not there", remedy=_READ_AROUND)
 TOO_LARGE = Entry(
     "stripes.too_large",
     "{name} has {bytes:,} bytes; saves on several stores have at most {limit:,}",
@@ -40,8 +52,9 @@ TOO_FEW_TOOK = Entry(
 TOO_FEW_ANSWER = Entry(
     "stripes.too_few_answer",
     "{path}: {answered} of {stores} stores answer, and {needed} are needed: {why}",
-    cause="More stores than `parity_blocks` are down, or what they hold is damaged.",
-    remedy="Bring back the stores that are named.",
+    cause="So many stores are down or damaged that the others may not know the newest step.",
+    remedy="Bring back the stores that are named. Or restore a step by its number, `--step N`: "
+    "that needs `data_blocks` of the stores.",
     section="saving",
 )
 TOO_FEW_SHARDS = Entry(
@@ -63,17 +76,16 @@ NO_MANIFEST = Entry(
     "{name}: no store has the manifest of these blocks: it was not saved to its end",
     remedy="Restore another step.",
 )
-BAD_SET = Entry("stripes.bad_set", "{file}: is no list of stores of FlowCheck ({error})")
-STORE_NOT_OPENED = Entry(
-    "stripes.store_not_opened",
-    "{url}: named as a store of the set, and not a kind of store that is opened unasked",
+BAD_SET = Entry(
+    "stripes.bad_set",
+    "{file}: is no list of stores of FlowCheck ({error})",
+    remedy="Name another one of the stores.",
 )
 READ_WITHOUT = Entry(
     "stripes.read_without",
     "read without blocks of {stores} of {of} stores, made again from the others; {left} more may "
     "be lost: {why}",
-    remedy="`flowcheck status` says what the chain's scrubber does; where no chain runs, copy "
-    "nothing away from the other stores until the next save.",
+    remedy="Bring back the stores that are named, or keep a copy of the step that was read.",
 )
 SAVED_WITHOUT = Entry(
     "stripes.saved_without",
@@ -93,7 +105,9 @@ STORES_TWICE = Entry(
     remedy="Name a store once.",
 )
 BLOCKS_TOO_MANY = Entry(
-    "stripes.blocks_too_many", "are more than {limit} blocks of a stripe: at most so many stores"
+    "stripes.blocks_too_many",
+    "are more than {limit} blocks of a stripe: at most so many stores",
+    remedy="Name fewer stores.",
 )
 TARGET_OR_TARGETS = Entry(
     "stripes.target_or_targets",

@@ -146,7 +146,7 @@ def _by_first_block(found: FoundSave, store: BlockStore) -> int:
         return -1
     data = store.part(found.path(), found.blocks_begin, layout.block_size(0))
     digest = xxhash.xxh3_128_digest(data)
-    of_each = (files.block_digest(found.table, layout, 0, one) for one in range(layout.blocks))
+    of_each = (files.digest_in_table(found.table, layout, 0, one) for one in range(layout.blocks))
     return next((shard for shard, one in enumerate(of_each) if one == digest), -1)
 
 
@@ -313,7 +313,7 @@ class SaveReader:
         return block
 
     def _is_whole(self, stripe: int, shard: int, block: Bytes) -> bool:
-        told_ = files.block_digest(self.found.table, self.layout, stripe, shard)
+        told_ = files.digest_in_table(self.found.table, self.layout, stripe, shard)
         return xxhash.xxh3_128_digest(block.data) == told_
 
 

@@ -24,7 +24,7 @@ def shard_is_whole(store: BlockStore, header: SaveHeader, shard: int, pace: Tran
         return False
     for stripe in range(layout.stripes):
         data = store.part(path, begin + stripe * layout.block_bytes, layout.block_size(stripe))
-        if xxhash.xxh3_128_digest(data) != files.block_digest(head.table, layout, stripe, shard):
+        if xxhash.xxh3_128_digest(data) != files.digest_in_table(head.table, layout, stripe, shard):
             return False
         pace.heartbeat()
     return True

@@ -172,6 +172,6 @@ def table_digest(identity: bytes, table: bytes) -> bytes:
     return xxhash.xxh3_128_digest(identity + table)
 
 
-def block_digest(table: bytes, layout: StripeLayout, stripe: int, shard: int) -> bytes:
+def digest_in_table(table: bytes, layout: StripeLayout, stripe: int, shard: int) -> bytes:
     at = (stripe * layout.blocks + shard) * DIGEST_BYTES
     return table[at : at + DIGEST_BYTES]

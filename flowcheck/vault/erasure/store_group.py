@@ -55,7 +55,11 @@ class StoreGroup:
                         store=call.store.url, seconds=round(self.limit_s)
                     )
                     break
-        return [self._answer(call) for call in calls]
+        made: list[Made | Finding] = []
+        for call in calls:
+            answer = self._answer(call)
+            made.append(answer)
+        return made
 
     def _answer(self, call: _Call[Made]) -> Made | Finding:
         if not call.ended.is_set():
