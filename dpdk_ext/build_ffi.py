@@ -1,5 +1,5 @@
-"""Compile the cffi modules: `flowcheck._core` always, `flowcheck._dpdk` with libdpdk, and
-`flowcheck._lab`, the emulated RoCE ports of the lab, with zlib.
+"""Compile the cffi modules: `flowcheck._core` always, `flowcheck._dpdk` with libdpdk,
+`flowcheck._lab`, the emulated RoCE ports of the lab, with zlib, and `flowcheck._isal` with libisal.
 
 The C headers are the declarations: cffi reads the files the compiler reads, less their
 preprocessor lines, so no struct and no prototype is written twice.
@@ -178,6 +178,43 @@ def lab_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
     return ffi
 
 
+ISAL_CALLS = """
+void gf_gen_cauchy1_matrix(unsigned char *a, int m, int k);
+int gf_invert_matrix(unsigned char *in, unsigned char *out, const int n);
+unsigned char gf_mul(unsigned char a, unsigned char b);
+void ec_init_tables(int k, int rows, unsigned char *a, unsigned char *gftbls);
+void ec_encode_data(int len, int k, int rows, unsigned char *gftbls, unsigned char **data,
+                    unsigned char **coding);
+int xor_gen(int vects, int len, void **array);
+"""
+"""ISA-L 2.30's erasure_code.h and raid.h, as far as saves on several stores call them."""
+
+
+def isal_missing() -> str | None:
+    """Why `_isal` cannot be built here, as one sentence, or None."""
+    try:
+        pkg_config("--modversion", "libisal")
+    except (OSError, subprocess.SubprocessError):
+        return (
+            "libisal was not found by pkg-config, so saves on several stores are left out; "
+            "install libisal-dev and build again"
+        )
+    return None
+
+
+def isal_builder(extra_flags: tuple[str, ...] = ()) -> FFI:
+    """The erasure code's module: ISA-L's own calls and no code of ours."""
+    ffi = FFI()
+    ffi.cdef(ISAL_CALLS)
+    ffi.set_source(
+        "flowcheck._isal",
+        "#include <isa-l/erasure_code.h>\n#include <isa-l/raid.h>\n",
+        extra_compile_args=[*COMMON_FLAGS, *extra_flags, *pkg_config("--cflags", "libisal")],
+        extra_link_args=pkg_config("--libs", "libisal"),
+    )
+    return ffi
+
+
 def compile_into(ffi: FFI, package: Path) -> Path:
     """Build `ffi` and put the finished shared object into `package`, whole or not at all."""
     with tempfile.TemporaryDirectory(prefix="flowcheck-build-") as scratch:
@@ -200,6 +237,7 @@ def build_all(package: Path) -> list[Path]:
     missing = {
         dpdk_builder: dpdk_missing() if any(DPDK.glob("*.c")) else "no capture sources",
         lab_builder: lab_missing(tuple(os.environ.get("FLOWCHECK_CFLAGS", "").split())),
+        isal_builder: isal_missing(),
     }
     for builder, reason in missing.items():
         if reason is None:

@@ -17,7 +17,17 @@ from flowcheck.findings.catalog.refused_settings import (
     PERSIST_TARGET,
     TOKEN_NEEDED,
 )
+from flowcheck.findings.catalog.striped_saves import (
+    BLOCKS_TOO_MANY,
+    CODE_WITHOUT_TARGETS,
+    SECRET_IN_URL,
+    STORES_COUNT,
+    STORES_TWICE,
+    TARGET_OR_TARGETS,
+)
 
+STORES_MAX = 32
+"""Most stores of a job: BLOCKS_MAX of vault/erasure/isal_code.py."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -59,11 +69,19 @@ def check_server(table: str, own: ServerSettings) -> None:
 class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     """Checkpoints that a process of its own saves while the chain runs."""
 
-    target: str
+    target: str = ""
     """Folder, or URL that fsspec knows: s3://bucket/job, gs://..., abfs://... With several jobs,
-    each has a folder of its own below the target."""
+    each has a folder of its own below the target. With `targets` the first of them."""
+    targets: tuple[str, ...] = ()
+    """Several stores, each a folder or URL as `target`. A step is cut into `data_blocks` +
+    `parity_blocks` blocks, one for each store; any `data_blocks` of the stores give it back."""
+    data_blocks: int | None = None
+    """Stores that are needed to read a step, with `targets`."""
+    parity_blocks: int | None = None
+    """Stores that may be lost, with `targets`. None: 1."""
     options: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Arguments of fsspec's file system: {endpoint_url = "http://..."}. Leave credentials to the
+    """Arguments of fsspec's file system: {endpoint_url = "http://..."}. With `targets` of several
+    kinds, a table for each kind: {s3 = {endpoint_url = "http://..."}}. Leave credentials to the
     environment and to the files that the cloud's own library reads."""
     every_steps: int | None = None
     """A checkpoint is saved of each step whose number is a multiple of this. If memory no longer
@@ -93,10 +111,11 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the target is a local folder."""
-        return urlsplit(self.target).scheme in ("", "file", "local")
+        """Whether the target is a local folder that has whole checkpoints."""
+        return not self.targets and urlsplit(self.target).scheme in ("", "file", "local")
 
     def __post_init__(self) -> None:
+        self._check_stores()
         if not self.target:
             raise ConfigError("persist.target", "", PERSIST_TARGET())
         if self.every_steps is None and self.every_minutes is None:
@@ -110,6 +129,36 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ConfigError(f"persist.{key}", value, ABOVE(0))
+
+    def _check_stores(self) -> None:
+        if not self.targets:
+            for key in ("data_blocks", "parity_blocks"):
+                if getattr(self, key) is not None:
+                    raise ConfigError(f"persist.{key}", getattr(self, key), CODE_WITHOUT_TARGETS())
+            return
+        if self.target not in ("", self.targets[0]):
+            raise ConfigError("persist.target", self.target, TARGET_OR_TARGETS())
+        parity = 1 if self.parity_blocks is None else self.parity_blocks
+        data = len(self.targets) - parity if self.data_blocks is None else self.data_blocks
+        at_least("persist.parity_blocks", parity, 1)
+        at_least("persist.data_blocks", data, 1)
+        if data + parity > STORES_MAX:
+            raise ConfigError("persist.data_blocks", data, BLOCKS_TOO_MANY(STORES_MAX))
+        stores = len(self.targets)
+        if stores != data + parity:
+            right = STORES_COUNT(stores=stores, blocks=data + parity)
+            raise ConfigError("persist.targets", list(self.targets), right)
+        if "" in self.targets:
+            raise ConfigError("persist.targets", "", PERSIST_TARGET())
+        plain = [one.rstrip("/") for one in self.targets]
+        for one in plain:
+            if "@" in urlsplit(one).netloc and urlsplit(one).password is not None:
+                raise ConfigError("persist.targets", "...", SECRET_IN_URL(urlsplit(one).hostname))
+            if plain.count(one) > 1:
+                raise ConfigError("persist.targets", list(self.targets), STORES_TWICE(one))
+        msgspec.structs.force_setattr(self, "target", self.targets[0])
+        msgspec.structs.force_setattr(self, "data_blocks", data)
+        msgspec.structs.force_setattr(self, "parity_blocks", parity)
 
 
 class ServeConfig(ConfigSection, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ run() { printf '    $ %s\n' "$*"; "$@"; }
 
 # setup [EXTRA]: .venv with FlowCheck's dependencies, the C built, the package importable.
 setup() {
-	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev zlib1g-dev iproute2 procps
+	apt_need gcc libc6-dev pkg-config python3-venv python3-dev libdpdk-dev libisal-dev zlib1g-dev iproute2 procps
 	# Modules are compiled when first imported, for every process after: whatever the shell was told.
 	unset PYTHONDONTWRITEBYTECODE
 	python=$(command -v python3.11 || command -v python3.12 || command -v python3)

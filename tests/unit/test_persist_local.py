@@ -26,7 +26,7 @@ from flowcheck.findings.catalog.untrusted_names import NOT_A_CHECKPOINT_NAME
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.local_folder import LocalFolder
-from flowcheck.vault.persist.storage_target import check_target
+from flowcheck.vault.erasure.target_choice import check_target
 
 
 @pytest.fixture

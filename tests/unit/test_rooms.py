@@ -58,6 +58,7 @@ MAY_IMPORT = {
         "atomic_write",
         "config",
         "optimizer_rules",
+        "_isal",
         "_core",
         *OUTSIDE,
     },

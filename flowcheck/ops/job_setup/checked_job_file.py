@@ -45,7 +45,7 @@ def _checked(config: JobConfig) -> JobConfig:
                 read_token(served.token_file)
     if config.persist is not None:
         from flowcheck.vault.checkpoint_formats.checkpoint_io import check_save_format
-        from flowcheck.vault.persist.storage_target import check_target
+        from flowcheck.vault.erasure.target_choice import check_target
 
         check_target(config.persist)
         check_save_format(config.persist)

@@ -50,8 +50,10 @@ def job_settings(config: JobConfig, number: int) -> JobConfig:
         folder = str(Path(config.checkpoint) / job_folder_name(config, number))
     persist = config.persist
     if persist is not None:
-        target = f"{persist.target.rstrip('/')}/{job_folder_name(config, number)}"
-        persist = msgspec.structs.replace(persist, target=target)
+        below = job_folder_name(config, number)
+        target = f"{persist.target.rstrip('/')}/{below}"
+        targets = tuple(f"{one.rstrip('/')}/{below}" for one in persist.targets)
+        persist = msgspec.structs.replace(persist, target=target, targets=targets)
     log = config.gradient_log
     if log.file is not None and number > 1:
         log = msgspec.structs.replace(log, file=f"{log.file}.{number}")

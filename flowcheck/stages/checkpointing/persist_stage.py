@@ -28,13 +28,13 @@ from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
+from flowcheck.vault.erasure.target_choice import open_target
 from flowcheck.vault.persist import save_status_file as tolds
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
 from flowcheck.vault.persist.save_doubt import NotedDoubts
 from flowcheck.vault.persist.save_schedule import SaveSchedule
 from flowcheck.vault.persist.save_status_file import SaveStatus
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.vault.persist.storage_target import open_target
 
 LOOK_S = 0.2
 """Seconds between two looks at the newest step. A choice: shorter costs processor time, longer
@@ -193,6 +193,11 @@ class PersistService:
             told.take_doubts(noted)
             if noted.fresh:
                 self._say(SAVES_DOUBTED(target=told.target, checkpoints=noted.fresh))
+        if saved is not None and self._saver is not None and told.step is not None:
+            short = self._saver.short
+            if short is not None and short != told.short:
+                self._say(short)
+            told.short = short
         if self._failed is None:
             self._asked, self._owes_save = True, False
             if told.attempts and saved is not None:

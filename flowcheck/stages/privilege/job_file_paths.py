@@ -14,7 +14,7 @@ from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse
 
 JOURNAL = "gradient_log.folder"
 OUTPUT_FOLDER_KEYS = (
-    *("run", "checkpoint", "persist.target", "persist.staging", "serve.staging"),
+    *("run", "checkpoint", "persist.target", "persist.targets", "persist.staging", "serve.staging"),
     JOURNAL,
 )
 """Keys of the job file that name folders to which the chain writes."""

@@ -101,6 +101,8 @@ def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> P
         if faults := check_tensors(part.folder, manifest, whole_files=False):
             fault, of = faults[0].finding, offer.listing.step
             raise StateError(downloads.DAMAGED_STEP(url=origin.url, step=of, fault=fault))
+        for remark in origin.remarks():
+            how.patience.tell(remark)
         part.finish(final)
     return final
 

@@ -153,6 +153,9 @@ class DownloadSource(Protocol):
     def close(self) -> None:
         """Closes all connections."""
 
+    def remarks(self) -> list[Finding]:
+        """What the user is told of the reads that were done."""
+
 
 def open_source(
     url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
@@ -162,6 +165,10 @@ def open_source(
     tls = client_tls_context(url, ca)
     if urlsplit(url).scheme in ("http", "https"):
         return HttpSource(url, token, timeout_s, tls)
+    from flowcheck.vault.download.striped_source import open_striped
+
+    if (several := open_striped(url, options or {}, timeout_s)) is not None:
+        return several
     return ObjectStoreSource(url, open_file_system(url, options or {}, timeout_s, "--from"))
 
 
@@ -233,6 +240,9 @@ class HttpSource:
     def close(self) -> None:
         for connection in self._made:
             connection.close()
+
+    def remarks(self) -> list[Finding]:
+        return []
 
     def _decode_reply(self, body: bytes | None, kind: type[Told]) -> Told:
         if body is None:
@@ -441,6 +451,9 @@ class ObjectStoreSource:
 
     def close(self) -> None:
         """Does nothing: fsspec's library owns the connections."""
+
+    def remarks(self) -> list[Finding]:
+        return []
 
     def _cat(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
         try:

@@ -32,6 +32,10 @@ class RetryPolicy:
         self._url, self._said, self._lock = url, said, Lock()
         self._told: Finding | None = None
 
+    def tell(self, remark: Finding) -> None:
+        """Says something of the source besides that it is asked again."""
+        self._said(f"{self._url}: {remark}")
+
     def retry(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
         """Calls `question` until it succeeds, and returns its answer. Raises StateError after too
         many failures, or when `stop` is set."""

@@ -55,6 +55,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the run that saved the checkpoint. Only this run deletes it."""
     tainted: bool = False
     """Elements of it rest on bytes that no mirror brought."""
+    lacking: int = 0
+    """Of several stores those that did not take it when it was saved."""
     doubts: tuple[Finding, ...] = ()
     """What came to light behind its save, where the run could still write it here."""
 

@@ -25,6 +25,8 @@ COPY_BYTES = 4 << 20
 class LocalFolder:
     """A local folder as `StorageTarget`, which describes the methods."""
 
+    lacking, short = 0, None
+
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)
 

@@ -29,6 +29,8 @@ SMALL_BYTES_MAX = MANIFEST_MAX_BYTES
 class ObjectStore:
     """An object store as `StorageTarget`, which describes the methods."""
 
+    lacking, short = 0, None
+
     def __init__(self, url: str, fs: Any, journal: Path) -> None:
         """fs: fsspec's file system. journal: a local folder for the upload journals."""
         self.url = url.rstrip("/")

@@ -35,6 +35,8 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     """Time at which it became durable."""
     doubt: Finding | None = None
     """Why the newest durable checkpoint is not called exact; None: nothing says so."""
+    short: Finding | None = None
+    """Which of several stores have not taken the checkpoint that was saved last; None: all have."""
     took_s: float = 0.0
     """Seconds that the last save took."""
     count: int = 0

@@ -108,6 +108,11 @@ class Saver:
         self._far = False
         """Whether the save in progress waits for a remote target."""
 
+    @property
+    def short(self) -> Finding | None:
+        """Which of several stores have not taken the checkpoint that was saved; None: all have."""
+        return self._place.short
+
     def stands_still(self, limit_s: float) -> bool:
         """Whether a transfer to a remote target made no progress for `limit_s` seconds. Local
         writing and reading have no limit."""
@@ -251,6 +256,7 @@ class Saver:
             saved=time.time(),
             run=self._source.name,
             tainted=found.tainted,
+            lacking=self._place.lacking,
             doubts=known.doubts if known is not None and known.digest == found.digest else (),
         )
         self._name_latest(self._noted(ledger.with_entry(entry)), entry)
@@ -268,9 +274,9 @@ class Saver:
         return self._remove_leaving(ledger) if names else ledger
 
     def _expired(self, ledger: Ledger) -> tuple[str, ...]:
-        """Names of this run's checkpoints to delete. The newest one that is exact stays, and the
-        newest without tainted elements, which `latest` names. None is deleted while it cannot be
-        read which are in doubt: `note_doubts` tells that."""
+        """Names of this run's checkpoints to delete. Three stay: the newest that is exact, the
+        newest without tainted elements, which `latest` names, and the newest that all stores have.
+        None is deleted while it cannot be read which are in doubt: `note_doubts` tells that."""
         steps = [one.step for one in ledger.of(self._source.name)]
         gone = deletable_checkpoints(steps, self._config.keep_last, self._config.keep_every)
         if not gone:
@@ -280,7 +286,8 @@ class Saver:
             own = ledger.with_doubts(told).of(self._source.name)
             exact = [one for one in own if one.is_exact]
             whole = [one for one in own if not one.lacks_bytes]
-            stay = {one.name for one in (*exact[-1:], *whole[-1:])}
+            at_all = [one for one in exact or own if not one.lacking]
+            stay = {one.name for one in (*exact[-1:], *whole[-1:], *at_all[-1:])}
             return tuple(own[index].name for index in gone if own[index].name not in stay)
         return ()
 

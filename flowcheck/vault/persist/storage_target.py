@@ -1,5 +1,4 @@
-"""Storage targets for checkpoints: the protocol of all kinds, and the choice of a kind by URL
-(local folder or fsspec)."""
+"""Storage targets for checkpoints: the protocol of all kinds, and the file systems of URLs."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_stores as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
 from flowcheck.vault.persist.rate_limit import TransferPace
 
@@ -35,6 +34,14 @@ class StorageTarget(Protocol):
     or OSError with a message for the operator."""
 
     url: str
+
+    @property
+    def lacking(self) -> int:
+        """Stores that have not taken what was sent last; 0 where there is but one."""
+
+    @property
+    def short(self) -> Finding | None:
+        """Which these are; None: there are none."""
 
     def read(self, path: str, most_bytes: int = ...) -> bytes | None:
         """The bytes of a small file; None if there is none. Raises StateError if it is longer than
@@ -59,28 +66,10 @@ class StorageTarget(Protocol):
         client reads it at the moment; then it stays."""
 
 
-def open_target(config: PersistConfig, journal: Path) -> StorageTarget:
-    """The target that [persist] names. Sends no request yet. journal: a local folder for the upload
-    journals. Raises ConfigError for a URL that no installed package can open."""
-    if config.is_local:
-        from flowcheck.vault.persist.local_folder import LocalFolder
-
-        return LocalFolder(local_path(config.target))
-    from flowcheck.vault.persist.object_store import ObjectStore
-
-    return ObjectStore(config.target, file_system(config), journal)
-
-
 def local_path(target: str) -> Path:
     """The path of a folder that is stated as a path or as a file:// URL."""
     parts = urlsplit(target)
     return Path(target if not parts.scheme else parts.netloc + parts.path)
-
-
-def check_target(config: PersistConfig) -> None:
-    """Raises ConfigError if the URL's scheme is unknown or its package is not installed."""
-    if not config.is_local:
-        file_system_class(config.target, "persist.target")
 
 
 def file_system_class(url: str, key: str) -> Any:
@@ -99,11 +88,6 @@ def file_system_class(url: str, key: str) -> Any:
         raise ConfigError(key, url, right) from error
     except ValueError as error:
         raise ConfigError(key, url, findings.UNKNOWN_SCHEME(scheme)) from error
-
-
-def file_system(config: PersistConfig) -> Any:
-    """fsspec's file system of the target, with `timeout_s` as limit where it takes one."""
-    return open_file_system(config.target, config.options, config.timeout_s, "persist")
 
 
 def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:

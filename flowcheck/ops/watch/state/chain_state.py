@@ -206,6 +206,8 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     """Why the last attempt failed; None: it did not."""
     attempts: int
     """Failed attempts since the last success."""
+    short: Finding | None = None
+    """Which of several stores lack the checkpoint that was saved last; None: none does."""
     doubt: Finding | None = None
     """Why the newest checkpoint is not called exact; None: nothing says so."""
     exact_step: Step | None = None

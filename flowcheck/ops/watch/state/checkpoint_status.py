@@ -49,6 +49,7 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         error=found.error,
         attempts=found.attempts,
         doubt=found.doubt,
+        short=found.short,
         exact_step=found.exact_step,
         exact_name=found.exact_name,
         exact_time_ns=int(found.exact_s * 1e9) if found.exact_step is not None else None,
@@ -97,6 +98,7 @@ def _with_exact_of(known: DurableCheckpoint, own: DurableCheckpoint) -> DurableC
     return msgspec.structs.replace(
         own,
         doubt=known.doubt,
+        short=known.short,
         exact_step=known.exact_step,
         exact_name=known.exact_name,
         exact_time_ns=known.exact_time_ns,
@@ -149,6 +151,8 @@ def checkpoint_sentences(
         yield _last("last exact durable checkpoint", own, exact, newest), None
     if own.doubt is not None:
         yield f"  [red]{escape(str(own.doubt))}[/]", own.doubt
+    if own.short is not None:
+        yield f"  [yellow]{escape(str(own.short))}[/]", own.short
     if own.phase:
         share = f", {100 * own.done_share:.0f} % there" if own.done_share is not None else ""
         yield f"  {own.phase} step {own.phase_step}{share}", None
