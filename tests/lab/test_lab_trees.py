@@ -35,12 +35,8 @@ pytestmark = [
             {"FLOWCHECK_LAB_TREE_BELOW": "100000"},
             ["--hosts", "2", "--gpus-per-host", "2", "--channels", "2"],
         ),
-        (
-            {"NCCL_ALGO": "Tree"},
-            [*("--hosts", "2", "--gpus-per-host", "2", "--nics-per-host", "2"), "--channels", "4"],
-        ),
     ],
-    ids=["root", "mixed", "inner-simple", "two-hosts", "two-ports"],
+    ids=["root", "mixed", "inner-simple", "two-hosts"],
 )
 def test_trees_are_followed(
     settings: dict[str, str], options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
