@@ -58,8 +58,8 @@ def test_numbers_at_random_leave_first_use_then_buffers() -> None:
 
 
 def test_ports_by_turns_are_ordered_by_use_and_a_port_s_own_by_number() -> None:
-    """Channels 0 to 3 lie on the ports 2, 1, 2, 1, whose numbers have nothing to do with each other;
-    behind the first, which small collectives use alone, they began in an order of chance."""
+    """Channels 0 to 3 lie on the ports 2, 1, 2, 1, whose numbers are not of one count; behind
+    the first, which small collectives use alone, they began in an order of chance."""
     began = {12545: 1, 25784: 7, 12547: 9, 25786: 5}
     row = [connection(number, 0, used, 0, number) for number, used in began.items()]
     for one in row:
