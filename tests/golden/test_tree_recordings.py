@@ -1,5 +1,5 @@
-"""Recorded jobs of the lab whose all-reduces went by trees over two hosts of several GPUs, and the
-trainers' account."""
+"""Recorded jobs of the lab whose all-reduces went by trees over two hosts of several GPUs, of one
+NIC or two each, and the trainers' account."""
 
 from __future__ import annotations
 

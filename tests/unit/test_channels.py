@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.connections import (
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
+from flowcheck.wire.learn.flows.groups import Group, by_turns
 from flowcheck.wire.learn.flows.streams import NOT_SEEN
 
 INTO, OUT = ("a", "b"), ("b", "c")
@@ -54,6 +55,19 @@ def test_numbers_at_random_leave_first_use_then_buffers() -> None:
     assert order(into, out) == ([[7, 5, 6], [4, 9, 8]], CHANNELS_BY_USE())
     out = [connection(4, 60, 3, 5, 1), connection(9, 40, 2, 4, 2), connection(8, 50, 1, 3, 3)]
     assert order(into, out) == ([[6, 5, 7], [8, 9, 4]], CHANNELS_BY_BUFFERS())
+
+
+def test_ports_by_turns_are_ordered_by_use_and_a_port_s_own_by_number() -> None:
+    """Channels 0 to 3 lie on the ports 2, 1, 2, 1, whose numbers are not of one count; behind
+    the first, which small collectives use alone, they began in an order of chance."""
+    began = {12545: 1, 25784: 7, 12547: 9, 25786: 5}
+    row = [connection(number, 0, used, 0, number) for number, used in began.items()]
+    for one in row:
+        port = 2 if one.key.dest_qp < 20000 else 1
+        one.key.source, one.key.destination = f"10.0.0.{port}", f"10.0.1.{port}"
+    made = by_turns(Group({INTO: tuple(row[::-1])}, {}, frozenset(), 0, CHANNELS_BY_NUMBER()))
+    assert [one.key.dest_qp for one in made.links[INTO]] == list(began)
+    assert made.order == CHANNELS_BY_USE()
 
 
 def test_what_contradicts_itself_is_open_and_still_paired_by_what_is_forwarded() -> None:

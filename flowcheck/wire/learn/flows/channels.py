@@ -195,6 +195,11 @@ def _buffers(stream: Stream) -> tuple[int, ...] | None:
     return (min(addresses),) if addresses else None
 
 
+def first_used(stream: Stream) -> tuple[int, ...]:
+    """What orders connections by their first use; those of which nothing was seen come last."""
+    return _used(stream) or (1 << 63,)
+
+
 def _used(stream: Stream) -> tuple[int, ...] | None:
     columns = stream.columns
     seen = columns.wire_bytes != NOT_SEEN

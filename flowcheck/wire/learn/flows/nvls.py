@@ -24,7 +24,7 @@ from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
 from flowcheck.wire.learn.flows.channels import in_order, marks_of, of_several_gpus
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.grants import Grants
-from flowcheck.wire.learn.flows.groups import Group, grouped
+from flowcheck.wire.learn.flows.groups import Group, by_turns, grouped
 from flowcheck.wire.learn.flows.rings import Edge
 from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
 from flowcheck.wire.learn.flows.tree_lanes import (
@@ -234,6 +234,7 @@ class _Nodes:
         groups = [grouped(ring, (), self._hosts(), 0)]
         if any(map(of_several_gpus, groups[0].links.values())):
             groups.append(grouped(ring, (), self._hosts(), 0, by_number=False))
+            groups.append(by_turns(groups[-1]))
         return groups
 
     def _rings(self) -> Iterator[list[Stream]]:
