@@ -20,8 +20,8 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.checkpointing.pinned_steps import PinnedStep
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.vault.persist.saver import Saver
 from flowcheck.vault.erasure.target_choice import open_target
+from flowcheck.vault.persist.saver import Saver
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 

@@ -24,9 +24,9 @@ from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import AT_LEAST, PERSIST_INTERVAL
 from flowcheck.findings.catalog.untrusted_names import NOT_A_CHECKPOINT_NAME
 from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.erasure.target_choice import check_target
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.local_folder import LocalFolder
-from flowcheck.vault.erasure.target_choice import check_target
 
 
 @pytest.fixture

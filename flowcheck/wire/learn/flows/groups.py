@@ -196,9 +196,8 @@ def by_turns(group: Group) -> Group:
     order of their numbers, ports in the order in which they were first used.
 
     Channels start at once, so that the first use orders those of one port by chance; the first
-    collectives are so small that channel 0 carries them alone. NCCL src/graph/search.cc
-    (ncclTopoSearchRec: NICs by turns), src/transport.cc (ncclTransportP2pSetup: channel by
-    channel)."""
+    collectives are so small that channel 0 carries them alone. A guess, tried last and told as
+    one: that channels take ports by turns is not of NCCL's sources, and seen in the lab alone."""
     links: dict[Link, tuple[Stream, ...]] = {}
     for link, row in group.links.items():
         lanes: dict[tuple[str, str], list[Stream]] = {}
