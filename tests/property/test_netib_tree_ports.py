@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from property.test_netib_followed import follow
@@ -16,6 +18,7 @@ from flowcheck.findings.catalog.connections import TREES_BY_GPU
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.learn import read_stream
+from flowcheck.wire.learn.flows.tree_lanes import _Links
 from flowcheck.wire.training_job.learned_job import decode_job
 
 PORTS = replace(
@@ -84,3 +87,18 @@ def test_jobs_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     job = decode_job(chain.run.learned_job.read_bytes())
     assert job.communicators[0].ranks == options.ranks
     assert any(op.algorithm is Algorithm.TREE for op in job.each)
+
+
+@pytest.mark.parametrize(("writers", "is_open"), [((0, 1), False), ((0, 0), True), ((1, 1), True)])
+def test_ports_that_nothing_orders_but_their_addresses_are_not_ordered(
+    writers: tuple[int, int], is_open: bool
+) -> None:
+    """An address says nothing of the GPU that a port is nearest to: the halves of every sum would
+    change places."""
+    ends = [("10.0.0.9", "10.0.1.9"), ("10.0.0.10", "10.0.1.10")]
+    lanes: Any = {
+        (0, 1): {
+            ports: [SimpleNamespace(tag=gpu)] for ports, gpu in zip(ends, writers, strict=True)
+        }
+    }
+    assert _Links({}, lanes, gpus=2, nodes=2, with_nvls=False)._is_open((0, 1)) is is_open

@@ -109,7 +109,7 @@ class _Links:
     def ways(self) -> Iterator[TreeLanes]:
         pairs = {(min(link), max(link)) for link in self.trees if self._due(link, 2, 1)}
         totals = [self._count(pair) + self._count(pair[::-1]) for pair in pairs]
-        if not pairs or not all(totals):
+        if not pairs or not all(totals) or any(map(self._is_open, pairs)):
             return
         slots = max(len(self._order(pair)) for pair in pairs)
         tries = (
@@ -165,13 +165,23 @@ class _Links:
 
     def _order(self, pair: Link) -> list[Ports]:
         """Ports of two nodes in the order of their GPUs."""
+        firsts = self._firsts(pair)
+        return sorted(firsts, key=lambda ports: (firsts[ports], ports))
+
+    def _is_open(self, pair: Link) -> bool:
+        """Whether the order of two ports is told by nothing: an address says nothing of GPUs."""
+        firsts = self._firsts(pair)
+        return len({*firsts.values()}) < len(firsts)
+
+    def _firsts(self, pair: Link) -> dict[Ports, int]:
+        """{ports: the GPU that they are nearest to}."""
         writers: dict[Ports, set[int]] = defaultdict(set)
         for lanes in (self.trees, self.ring):
             for link in (pair, pair[::-1]):
                 for ports, own in lanes.get(link, {}).items():
                     writers[ports] |= {(s.tag or 0) % self.gpus for s in own}
         mine = self.trees.get(pair, {}).keys() | self.trees.get(pair[::-1], {}).keys()
-        return sorted(mine, key=lambda ports: (_first(writers[ports], self.gpus), ports))
+        return {ports: _first(writers[ports], self.gpus) for ports in mine}
 
     def _named(self, found: int, used: int, shared: Sharing) -> tuple[Named, Named] | None:
         """(connections that the ring has not, that it has too); None: some port has not as many.
