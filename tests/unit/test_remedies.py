@@ -364,8 +364,8 @@ def _reason(x):
 
 COMMAND = re.compile(r"\bflowcheck ((?:switch|lab|fleet) [a-z]+|[a-z]+)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OF_OTHERS = {"--use-distributed-optimizer", "--save", "--system", "--no-iommu"}
-"""Megatron-LM's, useradd's, and scripts/bind-nic's."""
+OF_OTHERS = {"--use-distributed-optimizer", "--save", "--system", "--no-iommu", "--resources"}
+"""Megatron-LM's, useradd's, scripts/bind-nic's, and Ray's."""
 TABLE = re.compile(r"\[{1,2}([a-z_]+(?:\.[a-z_]+)*)\]{1,2}(?!\()(?: ([a-z_]+)\b(?=[^`]*`))?")
 """`[optimizer] name`, `[[optimizer.each]]`: the table, and a key in the same backticks."""
 OF_LAYOUTS = {"monitor", "cable", "traffic", "session"}
@@ -386,7 +386,9 @@ def commands() -> dict[str, set[str]]:
 
 COMMANDS = commands()
 OPTIONS = set[str]().union(*COMMANDS.values())
-SPOKEN = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)((?:(?!\bflowcheck\b)[^`;,:()])*)")
+SPOKEN = re.compile(
+    r"\bflowcheck ((?:switch|lab|fleet) [a-z]+|[a-z]+)((?:(?!\bflowcheck\b)[^`;,:()])*)"
+)
 """A command, and what follows it on its command line or in the sentence."""
 COMMANDS_OF_ROOM = {
     "ops/switch": ("switch",),

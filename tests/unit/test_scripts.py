@@ -97,7 +97,7 @@ def test_every_command_of_the_readme_exists_with_the_options_it_uses(command: st
         module = {"scripts/bench": "bench", "scripts/faults": "support.faults"}.get(words[0])
         told = help_of(module) if module is not None else ""
     elif words[0] == "flowcheck":
-        verb = words[1:3] if words[1] == "switch" else words[1:2]
+        verb = words[1:3] if words[1] in ("switch", "fleet") else words[1:2]
         told = help_of("flowcheck", *verb)
     elif words[:2] == ["python", "-m"]:
         told = help_of(words[2])
@@ -163,7 +163,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 def test_the_readme_s_job_files_are_such() -> None:
     found = (tomllib.loads(text) for text in blocks("toml"))
-    first, rule, each, watched, kept, zero, hybrid, several, sharded, *_ = found
+    first, rule, each, watched, kept, striped, zero, hybrid, several, sharded, *_ = found
     job = job_from(first)
     assert job.optimizer is not None and job.source[0].pci == "0000:3b:00.0"
     source = {"source": first["source"]}
@@ -179,6 +179,8 @@ def test_the_readme_s_job_files_are_such() -> None:
     assert job_from(source | rule | watched).audit is not None
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None
+    persist = job_from(source | rule | striped).persist
+    assert persist is not None and (len(persist.targets), persist.parity_blocks) == (6, 2)
     job = job_from(source | hybrid)
     assert job.sharded is not None and (job.sharded.style, job.sharded.ranks) == ("hsdp", 4)
     job = job_from(source | several)
