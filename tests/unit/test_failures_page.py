@@ -19,7 +19,7 @@ from flowcheck.findings.finding import Entry, entries
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, LOSS_COUNTERS, VERDICTS
 
 PAGE_JS = Path(__file__).resolve().parents[2] / "flowcheck/ops/watch/page"
-SETTINGS = {"gradient_log", "size_bytes", "slot_bytes"}
+SETTINGS = {"data_blocks", "gradient_log", "parity_blocks", "size_bytes", "slot_bytes"}
 ON_THE_PAGE = [entry for entry in entries().values() if entry.section]
 HANDWRITTEN = re.compile(r"`(The watcher [^`…]+)")
 

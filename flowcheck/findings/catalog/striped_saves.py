@@ -132,8 +132,8 @@ NO_ANSWER = Entry(
 )
 NUMBER_TWICE = Entry(
     "stripes.number_twice",
-    "{path}: stores have different contents of the same number {number}: two chains write to the "
-    "same stores",
+    "{path}: stores have different contents of the same number {number}",
+    cause="Two chains write to the same stores.",
     remedy="Give each run stores of its own (`[persist] targets`). Remove the file at the stores "
     "that the stopped chain wrote to last.",
     section="saving",
@@ -148,7 +148,8 @@ OTHER_SET = Entry(
 )
 NOT_THE_STORE = Entry(
     "stripes.not_the_store",
-    "{store}: has no {file}, which the other stores have: a disk that is not mounted, or a new one",
+    "{store}: has no {file}, which the other stores have",
+    cause="A disk is not mounted, or it is a new one.",
     remedy="Mount it. For a new disk make the folder, and an empty file stripes.new in it.",
     section="saving",
 )

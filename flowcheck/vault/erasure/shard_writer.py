@@ -28,7 +28,7 @@ class WrittenShard:
     sha256: str
 
 
-def write_shards(
+def write_store_shards(
     folder: Path,
     header: SaveHeader,
     code: ErasureCode,

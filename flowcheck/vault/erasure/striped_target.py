@@ -25,7 +25,7 @@ from flowcheck.vault.erasure.isal_code import ErasureCode
 from flowcheck.vault.erasure.save_reader import find_save, manifest_of
 from flowcheck.vault.erasure.shard_check import shard_is_whole
 from flowcheck.vault.erasure.shard_file import SaveHeader, header_of
-from flowcheck.vault.erasure.shard_writer import WrittenShard, write_shards
+from flowcheck.vault.erasure.shard_writer import WrittenShard, write_store_shards
 from flowcheck.vault.erasure.small_files import quorum, read_majority, read_newest, write_all
 from flowcheck.vault.erasure.store_group import LIMIT_S, StoreGroup
 from flowcheck.vault.erasure.store_pace import StorePace
@@ -97,7 +97,7 @@ class StripedTarget:
         (self._staging / f"{name}{SENT}").touch()  # the saver goes on with this checkpoint
         scratch = self._staging / SHARDS / name
         places = [scratch / str(shard) / SHARD for shard in range(self._code.blocks)]
-        written = write_shards(folder, header, self._code, places, pace.heartbeat)
+        written = write_store_shards(folder, header, self._code, places, pace.heartbeat)
         why = self._put_blocks(header, places, written, pace)
         why |= self._put_manifest(header, (folder / MANIFEST).read_bytes(), why)
         self._tell(name, why)
