@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from support.persisting import Steps, proved, replica_in, saver_for, take
 from support.refused_as import like, refused_as
 
+import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import striped_saves as told
+from flowcheck.ops.restore import verify_command
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.download.striped_source import StripedSource, open_striped
@@ -469,3 +472,16 @@ def test_a_store_of_fsspec_is_one_of_several(
     saver_for(own, tmp_path / "staging", shm / "state").save(2)
     shutil.rmtree(near[1])
     assert read_back(far)[0] == 2
+
+
+def test_one_store_is_loaded_by_its_path_and_verified_by_none(
+    replica: Replica, shm: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    stores = saved(tmp_path, shm / "state", 2, 1)
+    loaded = flowcheck.load(stores[1])
+    one = flowcheck.load(tmp_path / "one/step-1")
+    assert loaded["step"] == one["step"] == 1
+    assert all(torch.equal(loaded["model"][name], own) for name, own in one["model"].items())
+    for path in (stores[1], stores[1] / "step-1"):
+        with refused_as(told.BLOCKS_ALONE):
+            verify_command.run(path, as_json=True)

@@ -153,6 +153,12 @@ NOT_THE_STORE = Entry(
     remedy="Mount it. For a new disk make the folder, and an empty file stripes.new in it.",
     section="saving",
 )
+BLOCKS_ALONE = Entry(
+    "stripes.blocks_alone",
+    "{path}: steps lie here as blocks of several stores; one store alone has no file to compare",
+    remedy="Restore the step, which checks each block, and verify the result: `flowcheck restore "
+    "--from STORE --format flowcheck --out FOLDER`.",
+)
 SAME_FOLDER = Entry(
     "stripes.same_folder",
     "{one} and {other} are one folder by two names: its loss would be that of two stores",

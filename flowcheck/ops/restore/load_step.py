@@ -27,6 +27,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import tree_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read
+from flowcheck.vault.erasure.small_files import is_one_of_several
 
 
 def load(
@@ -42,6 +43,8 @@ def load(
 ) -> dict[str, Any]:
     """Loads a step; see `flowcheck.load`."""
     refusals = _Refusals(allow_tainted, despite_audit, None if run is None else Path(run))
+    if is_one_of_several(Path(where)):
+        where = Path(where).absolute().as_uri()
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(

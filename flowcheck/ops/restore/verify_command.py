@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.refused_restores import (
     PATH_MISSING,
     STEP_WITHOUT_MANIFEST,
 )
+from flowcheck.findings.catalog.striped_saves import BLOCKS_ALONE
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.interrupted_output import interrupted_output_reason
@@ -40,6 +41,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 )
 from flowcheck.replica.model_taint import ModelTaint, model_part, model_taint
 from flowcheck.stages.job_state.audit_history import doubt_among
+from flowcheck.vault.erasure.small_files import is_one_of_several
 from flowcheck.vault.overwrite_guard import read_index
 
 DAMAGED = 1
@@ -118,6 +120,8 @@ def _job_of(one: _Verified) -> str:
 def output_at(path: Path) -> Path:
     """The output that a path names: a file, a folder, its manifest, or the newest checkpoint of a
     folder of checkpoints. Raises StateError if there is no output."""
+    if is_one_of_several(path) or is_one_of_several(path.parent):
+        raise StateError(BLOCKS_ALONE(path))
     if path.name == MANIFEST and path.is_file():
         return path.parent
     if path.name.endswith(MANIFEST_SUFFIX) and path.is_file():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -47,6 +48,11 @@ class StoreSet(msgspec.Struct, frozen=True, kw_only=True):
 class _Line(msgspec.Struct):
     number: int
     xxh3: str
+
+
+def is_one_of_several(folder: Path) -> bool:
+    """Whether a folder is a store of a set."""
+    return (folder / STORES).is_file()
 
 
 def encode_set(own: StoreSet) -> bytes:
