@@ -170,8 +170,8 @@ RAY_SILENT = Entry(
     "fleet.ray_silent",
     "Ray did not answer within {seconds:.0f} s",
     cause="Its head is gone or overloaded, or a machine that an actor belongs to is not there.",
-    remedy="Look at Ray's head. Chains that run need no Ray, nor do `flowcheck fleet` commands but "
-    "`up`.",
+    remedy="Look at Ray's head. Chains that run need no Ray, nor does the fleet: look at it with "
+    "`flowcheck fleet status FILE.toml`.",
 )
 NODE_NOT_THERE = Entry(
     "fleet.node_not_there",

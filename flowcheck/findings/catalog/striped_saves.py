@@ -157,7 +157,7 @@ BLOCKS_ALONE = Entry(
     "stripes.blocks_alone",
     "{path}: steps lie here as blocks of several stores; one store alone has no file to compare",
     remedy="Restore the step, which checks each block, and verify the result: `flowcheck restore "
-    "--from STORE --format flowcheck --out FOLDER`.",
+    "--from STORE --format torch --out FILE`.",
 )
 SAME_FOLDER = Entry(
     "stripes.same_folder",
