@@ -63,8 +63,8 @@ ADDRESS_NOT_SEEN = Entry(
     "nothing on the mirrored ports comes from or goes to {hosts}, which [sharded] `addresses` "
     "state for this shard; seen are {addresses}",
     cause="The port of this shard's GPU is not mirrored, or its NIC has another address.",
-    remedy="Mirror the port too, or correct `addresses`: `flowcheck analyze FILE` prints those that "
-    "a capture has.",
+    remedy="Mirror the port too, or correct `addresses`: `flowcheck analyze FILE` prints those of "
+    "a capture.",
 )
 ALL_SHARDS = Entry(
     "hybrid.all_shards",

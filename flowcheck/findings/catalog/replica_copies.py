@@ -137,8 +137,8 @@ COPY_AWAITED = Entry(
     "copies.awaited",
     "{source} answers, and has no state that can be copied yet",
     cause="Its job is not learned, or waits for a base.",
-    remedy="Look at `flowcheck status` there. Where it waits for a base, give it one: `flowcheck "
-    "base FILE`. The copy asks again by itself.",
+    remedy="Look at the status of that chain. Where it waits for a base, give it one there. The "
+    "copy asks again by itself.",
 )
 COPY_NO_SOURCE = Entry(
     "copies.no_source",
