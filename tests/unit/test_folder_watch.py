@@ -251,6 +251,6 @@ def test_a_watch_of_no_run_or_of_a_file_is_refused(
     save(tmp_path / "one.pt")
     with pytest.raises(RunDirError):
         run(tmp_path / "none", AuditConfig(folder=str(tmp_path)), None, as_json=True)
-    monkeypatch.setattr(RunDir, "settings", lambda _: SimpleNamespace(audit=None))
+    monkeypatch.setattr(RunDir, "settings", lambda _: SimpleNamespace(audit=None, all_shards=False))
     with refused_as(WATCHED_IS_FILE, kind=ConfigError):
         run(tmp_path, AuditConfig(folder=str(tmp_path / "one.pt")), None, as_json=True)

@@ -328,8 +328,8 @@ NOT_OF_ALL_SHARDS = Entry(
     "setting.not_of_all_shards",
     "takes files or answers of whole models, and each job of `addresses` has a shard of one: that "
     "is not done yet",
-    remedy="Leave it out, and run `flowcheck audit FILE{this_run!o}` for a checkpoint of the trainer: it "
-    "compares all shards.",
+    remedy="Leave it out, and run `flowcheck audit FILE{this_run!o}` for a checkpoint of "
+    "the trainer: it compares all shards.",
 )
 SHARDS_ARE_JOBS = Entry(
     "setting.shards_are_jobs",
