@@ -117,7 +117,7 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self._check_stores()
         if not self.target:
-            raise ConfigError("persist.target", "", PERSIST_TARGET())
+            raise ConfigError("persist.target", None, PERSIST_TARGET())
         if self.every_steps is None and self.every_minutes is None:
             raise ConfigError("persist.every_steps", None, PERSIST_INTERVAL())
         at_least("persist.keep_last", self.keep_last, 1)

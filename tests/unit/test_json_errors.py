@@ -287,7 +287,7 @@ def test_errors_of_the_system_have_codes_and_one_line(
         (("plan", "SOURCE.toml"), "optimizer", "optimizer.not_stated"),
         (("plan", "NO_MODEL.toml"), "model.factory", "command.factory_for_memory"),
         (("analyze", "x.pcap", "--job", "NO_NAME.toml"), "optimizer.learning_rate", None),
-        (("up", "NO_TARGET.toml"), "persist.target", "setting.not_stated"),
+        (("up", "NO_TARGET.toml"), "persist.target", "setting.persist_target"),
     ],
 )
 def test_what_is_not_set_is_told_as_that(
