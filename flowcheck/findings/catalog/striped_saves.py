@@ -91,7 +91,7 @@ SAVED_WITHOUT = Entry(
     "stripes.saved_without",
     "{name} is durable on {took} of {stores} stores, and {left} of them may still be lost: {why}",
     cause="A store is down, full, or refuses.",
-    remedy="Bring it back: its blocks are made again.",
+    remedy="Bring it back: it has the next step again. Its blocks of this one are not made anew.",
     section="saving",
 )
 STORES_COUNT = Entry(

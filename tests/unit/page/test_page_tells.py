@@ -12,6 +12,7 @@ from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
 from flowcheck.findings.catalog.chain_processes import NEWEST_NOT_EXACT, SAVE_AUDIT_FAILED
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.striped_saves import NOT_THERE, SAVED_WITHOUT
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
@@ -61,6 +62,9 @@ def test_a_durable_save_that_is_not_exact_is_told_with_the_one_that_is(
         tab.until(DRAWN)
         tab.until(f"{tile}.includes({value!r})")
         assert str(doubt) in tab.value(tile)
+    short = SAVED_WITHOUT(name="step-9", took=5, stores=6, left=1, why=[NOT_THERE("/mnt/b")])
+    told.told = with_job(told.told, durable=msgspec.structs.replace(durable, short=short))
+    tab.until(f"{tile}.includes({str(short)!r})")
     assert tab.complaints() == []
 
 

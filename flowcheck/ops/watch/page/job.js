@@ -111,6 +111,7 @@ function durableTile(view) {
   const made = kept.doubt ? kept.exact_time_ns : kept.time_ns;
   const ago = made ? `${span((view.now - made) / 1e9)} ago, ` : "";
   const doubt = kept.doubt ? [shape("failed", 13), " ", foreign(says(kept.doubt), 200)] : "";
+  const short = kept.short ? [shape("failed", 13), " ", foreign(says(kept.short), 200)] : "";
   const share = kept.done_share === null ? "" : ` ${percent(kept.done_share)}`;
   const now = kept.error
     ? [
@@ -127,7 +128,10 @@ function durableTile(view) {
     "Durable",
     value,
     [ago, `${count(kept.count)} saved`],
-    [doubt, doubt ? h("br") : "", now, now ? h("br") : "", h("span", { class: "quiet" }, foreign(kept.target, 60))],
+    [
+      ...[doubt, short, now].flatMap((one) => [one, one ? h("br") : ""]),
+      h("span", { class: "quiet" }, foreign(kept.target, 60)),
+    ],
   );
 }
 
