@@ -3,6 +3,7 @@ killed and began anew, kept running, stopped. Judged by the process table."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
@@ -21,8 +22,6 @@ from support.chain import ExecutedCommand, wait_until
 from support.fleets import STEPS, Fleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
-
-pytest.importorskip("ray", reason="no Ray: pip install 'flowcheck[fleet]'")
 
 START_S = 120.0
 ENVIRONMENT = {
@@ -121,6 +120,9 @@ def is_kept(fleet: Fleet, chain: str) -> bool:
     return found is not None and found.kept
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="no Ray: pip install 'flowcheck[fleet]'"
+)
 @pytest.mark.nightly  # two clusters: 40 s of processor time
 @pytest.mark.timeout(900)
 def test_chains_outlive_ray_and_are_adopted_by_the_next_one(fleet: Fleet) -> None:
