@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from support.chain import wait_until
 from support.standing import standing
-from support.started import SCRIPTS, launch
+from support.started import SCRIPTS, Ranks, launch
 from test_hybrid_shard_script import chain, followed, reached, told
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from flowcheck.lab import cluster
 from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
@@ -109,3 +113,47 @@ def test_all_shards_are_one_checkpoint_equal_to_the_trainers(
     assert equal(ours["model"], theirs["model"])
     assert equal(ours["optimizer"]["state"], theirs["optimizer"]["state"])
     assert ours["step"] == theirs["step"] == SAVED
+
+
+def test_killed_and_resumed_from_all_shards_it_is_the_job_that_was_not(
+    hosts: cluster.Cluster, tmp_path: Path
+) -> None:
+    run, restored = RunDir(tmp_path / "run"), tmp_path / "restored"
+    with followed_by(hosts, run) as runs:
+        killed(hosts, tmp_path / "killed", runs)
+        code, said = told("restore", "--run", run.root, "--format", "dcp", "--out", restored)
+        assert code == 0, said
+    killed_at = whole_of(restored, tmp_path / "restored.pt")["step"]
+    end = killed_at + MORE
+    words = "hybrid.py", str(tmp_path / "resumed"), "rails", "bf16"
+    launch(hosts, *words, f"load={restored}", f"steps={end}")
+    launch(hosts, "hybrid.py", str(tmp_path / "control"), "rails", "bf16", f"steps={end}")
+    wanted = [trainer_digests(tmp_path / f"control.{shard}") for shard in range(2)]
+    resumed = [trainer_digests(tmp_path / f"resumed.{shard}") for shard in range(2)]
+    assert killed_at >= KEPT and set(wanted[0]) == set(range(1, end + 1))
+    later = range(killed_at + 1, end + 1)
+    assert resumed == [{step: one[step] for step in later} for one in wanted]
+
+
+def killed(hosts: cluster.Cluster, digests: Path, runs: list[RunDir]) -> None:
+    """All trainers are killed once each shard has some steps, and what they sent is applied."""
+    environment = {
+        "MASTER_ADDR": hosts.address(0),
+        "MASTER_PORT": "29577",
+        "FLOWCHECK_LAB_INTERFACE": ",".join(hosts.interfaces),
+        "steps": "99",
+    }
+    words = [sys.executable, str(SCRIPTS / "hybrid.py"), str(digests), "rails", "bf16", "slow"]
+    ranks = Ranks(hosts, words, environment, digests.parent)
+
+    def at() -> list[int]:
+        return [int((last_step(run) or {}).get("step", 0)) for run in runs]
+
+    try:
+        wait_until(lambda: min(at()) >= KEPT, 120, "steps")
+    finally:
+        ranks.kill()
+    sent: list[int] = []
+    while (newest := at()) != sent:
+        sent = newest
+        time.sleep(2)
