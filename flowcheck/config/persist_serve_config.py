@@ -27,7 +27,8 @@ from flowcheck.findings.catalog.striped_saves import (
 )
 
 STORES_MAX = 32
-"""Most stores of a job: BLOCKS_MAX of vault/erasure/isal_code.py."""
+"""Most stores of a job, and blocks k + m of a stripe. A choice: more than a job has; the code's
+field would take 255 (vault/erasure/isal_code.py)."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

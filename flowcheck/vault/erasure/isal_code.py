@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.striped_saves import NEEDS_ISAL
 
-BLOCKS_MAX = 32
-"""Most blocks k + m of a stripe. A choice: more stores than a job has; the field would take 255."""
 ALIGN_BYTES = 64
 """xor_gen wants 32 (raid.h); a cache line."""
 Bytes = NDArray[np.uint8]

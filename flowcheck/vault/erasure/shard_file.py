@@ -20,12 +20,13 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
+from flowcheck.config.persist_serve_config import STORES_MAX
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import checked_checkpoint_name
-from flowcheck.vault.erasure.isal_code import ALIGN_BYTES, BLOCKS_MAX
+from flowcheck.vault.erasure.isal_code import ALIGN_BYTES
 from flowcheck.vault.erasure.stripe_layout import StripeLayout
 from flowcheck.vault.persist.checkpoint_listing import (
     CheckpointListing,
@@ -121,7 +122,7 @@ def read_prefix(text: bytes, where: str) -> Prefix:
     _, version, shard, header_bytes, identity = _PREFIX.unpack(text[: _PREFIX.size])
     if version != VERSION:
         raise StateError(told.SHARD_VERSION(file=where, version=version, known=VERSION))
-    if shard >= BLOCKS_MAX or header_bytes > HEADER_BYTES_MAX:
+    if shard >= STORES_MAX or header_bytes > HEADER_BYTES_MAX:
         raise StateError(told.SHARD_DAMAGED(file=where, part="prefix"))
     return Prefix(shard, header_bytes, identity)
 
@@ -142,7 +143,7 @@ def _checked(header: SaveHeader, where: str) -> SaveHeader:
         raise StateError(told.SHARD_VERSION(file=where, version=header.format, known=1))
     checked_checkpoint_name(header.name, where)
     listing_of_header(header, where)
-    fits = header.data >= 1 and header.parity >= 1 and header.data + header.parity <= BLOCKS_MAX
+    fits = header.data >= 1 and header.parity >= 1 and header.data + header.parity <= STORES_MAX
     size = header.block_bytes
     if not fits or not 0 < size * header.data <= STRIPE_BYTES_MAX or size % ALIGN_BYTES:
         raise StateError(told.SHARD_DAMAGED(file=where, part="code"))

@@ -17,18 +17,18 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
+from flowcheck.config.persist_serve_config import STORES_MAX
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_paths import NAME_BYTES_MAX
 from flowcheck.vault.erasure.block_store import BlockStore
-from flowcheck.vault.erasure.isal_code import BLOCKS_MAX
 from flowcheck.vault.erasure.store_group import StoreGroup
 
 STORES = "stripes.json"
 """Name of the file that names all stores, at each of them."""
 STORES_BYTES_MAX = 256 << 10
-"""Most bytes of it: BLOCKS_MAX URLs of 4 KiB, and as much again."""
+"""Most bytes of it: STORES_MAX URLs of 4 KiB, and as much again."""
 _LINE_BYTES_MAX = 256
 """Most bytes of the line before a file's content."""
 NUMBER_MAX = 1 << 62
@@ -66,7 +66,7 @@ def decode_set(text: bytes, where: str) -> StoreSet:
     except DECODE_ERRORS as error:
         raise StateError(told.BAD_SET(file=where, error=error)) from error
     fits = found.format == 1 and found.data >= 1 and found.parity >= 1
-    few = found.data + found.parity <= BLOCKS_MAX and len(found.stores) <= BLOCKS_MAX
+    few = found.data + found.parity <= STORES_MAX and len(found.stores) <= STORES_MAX
     plain = all(one.isprintable() and len(one) <= NAME_BYTES_MAX * 16 for one in found.stores)
     if not fits or not few or not plain:
         raise StateError(told.BAD_SET(file=where, error="impossible values"))
