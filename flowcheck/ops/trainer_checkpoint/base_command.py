@@ -138,7 +138,7 @@ def _run_of_shards(runs: Sequence[RunDir], file: Path, place: LogPosition, *, as
     ]
     requests = [(own, base, _put(own, base)) for own, base in proved]
     told = [
-        (*replace_with_checkpoint(own, file),)
+        replace_with_checkpoint(own, file)
         for own, is_known in zip(runs, known, strict=True)
         if is_known
     ]
