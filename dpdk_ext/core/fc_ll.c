@@ -10,12 +10,13 @@
 #include <immintrin.h>
 #endif
 
-/* past: `data` is 64-byte aligned, and whole cache lines of it are written past the caches. */
+/* past: `data` is 64-byte aligned, and whole cache lines of it are written past the caches. ahead: as
+ * of fc_copy_past(). */
 typedef size_t (*unpack_fn)(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
-			    bool past);
+			    bool past, const uint8_t *ahead);
 
 static size_t unpack_plain(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
-			   bool past)
+			   bool past, const uint8_t *ahead)
 {
 	const size_t count = (data_bytes + 7) / 8;
 
@@ -39,18 +40,20 @@ static size_t unpack_rest(uint8_t *data, const uint8_t *lines, size_t data_bytes
 {
 	if (FC_LIKELY(done * 8 == data_bytes))
 		return done;
-	return done +
-	       unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag, false);
+	return done + unpack_plain(data + done * 8, lines + done * 16, data_bytes - done * 8, flag,
+				   false, NULL);
 }
 
 __attribute__((target("avx2"))) static size_t unpack_avx2(uint8_t *data, const uint8_t *lines,
 							  size_t data_bytes, uint32_t flag,
-							  bool past)
+							  bool past, const uint8_t *ahead)
 {
 	const __m256i want = _mm256_set1_epi32((int)flag);
 	size_t done = 0;
 
 	for (; done + 4 <= data_bytes / 8; done += 4) {
+		if (ahead)
+			__builtin_prefetch(ahead + done * 16);
 		const __m256i a = _mm256_loadu_si256((const __m256i *)(lines + done * 16));
 		const __m256i b = _mm256_loadu_si256((const __m256i *)(lines + done * 16 + 32));
 		const __m256i even = _mm256_castps_si256(
@@ -70,7 +73,7 @@ __attribute__((target("avx2"))) static size_t unpack_avx2(uint8_t *data, const u
 
 __attribute__((target("avx512f"))) static size_t unpack_avx512(uint8_t *data, const uint8_t *lines,
 							       size_t data_bytes, uint32_t flag,
-							       bool past)
+							       bool past, const uint8_t *ahead)
 {
 	const __m512i want = _mm512_set1_epi32((int)flag);
 	const __m512i even =
@@ -78,6 +81,10 @@ __attribute__((target("avx512f"))) static size_t unpack_avx512(uint8_t *data, co
 	size_t done = 0;
 
 	for (; done + 8 <= data_bytes / 8; done += 8) {
+		if (ahead) {
+			__builtin_prefetch(ahead + done * 16);
+			__builtin_prefetch(ahead + done * 16 + 64);
+		}
 		const __m512i a = _mm512_loadu_si512(lines + done * 16);
 		const __m512i b = _mm512_loadu_si512(lines + done * 16 + 64);
 		const unsigned right = _mm512_mask_cmpeq_epi32_mask(0xaaaa, a, want) &
@@ -126,28 +133,29 @@ static unpack_fn best_function(void)
 
 size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
 {
-	return best_function()(data, lines, data_bytes, flag, false);
+	return best_function()(data, lines, data_bytes, flag, false, NULL);
 }
 
 static size_t unpack_past(unpack_fn function, uint8_t *data, const uint8_t *lines,
-			  size_t data_bytes, uint32_t flag)
+			  size_t data_bytes, uint32_t flag, const uint8_t *ahead)
 {
 	const size_t head = -(uintptr_t)data % FC_CACHE_LINE_BYTES;
 
 	/* Whole lines never come to a multiple of a cache line, or not before the end. */
 	if (head % 8 || head >= data_bytes)
-		return function(data, lines, data_bytes, flag, false);
+		return function(data, lines, data_bytes, flag, false, ahead);
 	const size_t before = head / 8;
-	const size_t done = head ? function(data, lines, head, flag, false) : 0;
+	const size_t done = head ? function(data, lines, head, flag, false, NULL) : 0;
 	if (done < before)
 		return done;
 	return before + function(data + head, lines + before * sizeof(struct fc_ll_line),
-				 data_bytes - head, flag, true);
+				 data_bytes - head, flag, true, ahead);
 }
 
-size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag)
+size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
+			 const uint8_t *ahead)
 {
-	return unpack_past(best_function(), data, lines, data_bytes, flag);
+	return unpack_past(best_function(), data, lines, data_bytes, flag, ahead);
 }
 
 size_t fc_ll_unpack_by(int twin, int past, uint8_t *data, const uint8_t *lines, size_t data_bytes,
@@ -157,8 +165,9 @@ size_t fc_ll_unpack_by(int twin, int past, uint8_t *data, const uint8_t *lines, 
 
 	if (!function)
 		return SIZE_MAX;
-	return past ? unpack_past(function, data, lines, data_bytes, flag)
-		    : function(data, lines, data_bytes, flag, false);
+	/* Fetching the lines themselves, so that this is tried too. */
+	return past ? unpack_past(function, data, lines, data_bytes, flag, lines)
+		    : function(data, lines, data_bytes, flag, false, NULL);
 }
 
 const char *fc_ll_name(void)

@@ -11,8 +11,9 @@
 size_t fc_ll_unpack(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
 
 /* The same past the caches, to memory that this core will not read soon. Other threads see the bytes
- * only after fc_copy_fence() and a release. */
-size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag);
+ * only after fc_copy_fence() and a release. ahead: as of fc_copy_past(). */
+size_t fc_ll_unpack_past(uint8_t *data, const uint8_t *lines, size_t data_bytes, uint32_t flag,
+			 const uint8_t *ahead);
 
 /* The implementations of both (past: of the second): 0 plain, 1 avx2, 2 avx512. Returns SIZE_MAX if this CPU
  * does not support it. For tests and benchmarks. */

@@ -195,7 +195,7 @@ static void place_run(const struct target *t, uint64_t dst, const uint8_t *data,
 		if (from == stop || t->sealed)
 			return;
 		/* Read a step later; the commit of the span has the fence. */
-		fc_copy_past(t->data + dst, data, bytes);
+		fc_copy_past(t->data + dst, data, bytes, fc_take_ahead(t->x, bytes));
 		cover(t, from, stop);
 	} else if (there == ALL && !memcmp(t->data + dst, data, bytes)) {
 		t->x->counters->duplicate_bytes += bytes;
@@ -216,7 +216,9 @@ static void place_lines(const struct target *t, const struct lines *l, uint64_t 
 		if (!skip && !t->sealed &&
 		    presence_of(t, dst >> t->shift, (dst + stop - from) >> t->shift) == NONE) {
 			/* Read a step later; the commit of the span has the fence. */
-			good = fc_ll_unpack_past(t->data + dst, line, stop - from, l->flag) * 8;
+			good = fc_ll_unpack_past(t->data + dst, line, stop - from, l->flag,
+						 fc_take_ahead(t->x, 2 * (stop - from))) *
+			       8;
 			good = good < stop - from ? good : stop - from;
 			if (good)
 				cover(t, dst >> t->shift, (dst + good) >> t->shift);

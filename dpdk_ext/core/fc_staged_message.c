@@ -60,7 +60,8 @@ void fc_stage_packet(struct fc_extractor *x, uint64_t record, const struct fc_pa
 		return;
 	}
 	/* Read when the job is learned; the commit of the span has the fence. */
-	fc_copy_past(placement, piece->payload, piece->payload_bytes);
+	fc_copy_past(placement, piece->payload, piece->payload_bytes,
+		     fc_take_ahead(x, piece->payload_bytes));
 	x->counters->staged_bytes += piece->payload_bytes;
 	fc_set(x, word, *word | 1ull << (nth % 64));
 	fc_set(x, &r->packets_seen, r->packets_seen + 1);

@@ -84,6 +84,7 @@ struct fc_extractor {
 	struct fc_orphan_index orphans;
 	struct fc_free_ranges free_ranges; /* of the data region: free under the last commit */
 	struct fc_incomplete_lists incomplete;
+	const uint8_t *ahead; /* of a later slot's payload what is not fetched yet, or NULL */
 	uint8_t scratch[FC_ORPHAN_BYTES];
 };
 
@@ -93,6 +94,16 @@ struct fc_packet_payload {
 	const uint8_t *payload;
 	uint32_t payload_bytes;
 };
+
+/* What to fetch while `bytes` bytes of a payload are read. */
+static inline const uint8_t *fc_take_ahead(struct fc_extractor *x, uint64_t bytes)
+{
+	const uint8_t *ahead = x->ahead;
+
+	if (ahead)
+		x->ahead += bytes;
+	return ahead;
+}
 
 static inline uint64_t fc_journal_left(const struct fc_extractor *x)
 {
