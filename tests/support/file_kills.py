@@ -14,7 +14,7 @@ support.instants are for that.
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import errno
 import os
 import shutil
 import signal
@@ -28,13 +28,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
+import xxhash
+
 SOURCE = Path(__file__).resolve().with_suffix(".c")
 ENDED, NOTHING_TO_TEAR = 1000, 1001
 SAID_BYTES = 4096
 TURNS = 10
 """Tries to tear a write. A choice."""
 FILLS = ("write", "pwrite", "open", "creat", "fchmod", "chmod", "fallocate", "sendfile")
-"""Begin the names of calls behind which nothing has another name than before."""
+"""Begin the names of calls that make or fill a file: behind them nothing that was there before has
+another name, and nothing is durable that was not."""
 LIMIT_S = 120
 """Of one child: no test waits for ever."""
 
@@ -69,12 +72,12 @@ def explore(
     work: Callable[[Path], None],
     judge: Callable[[Path, str], None],
     *,
-    every: int = 1,
     fills: int = 1,
 ) -> Explored:
-    """folder: an empty one, made here for this; every: kills at each n-th call alone; fills:
-    of calls that only make or fill a file (`FILLS`) each n-th alone is judged and torn. Raises
-    AssertionError with the call that was killed where `judge` does.
+    """folder: an empty one, made here for this; fills: of calls that only make or fill a file
+    (`FILLS`) each n-th alone is judged and torn, and the first behind another call, before which
+    that one's work is all there is. Raises AssertionError with the call that was killed where
+    `judge` does.
 
     Both are done once in this process first, whose modules the forked ones then have."""
     tool = library(folder)
@@ -83,10 +86,10 @@ def explore(
     with _one_thread():
         _in_child(partial(make, place), "made")
         place.rename(before)
-        shutil.copytree(before, place, symlinks=True)
+        _copied(before, place)
         work(place)
         judge(place, "not killed")
-        return _explore(tool, before, place, work, judge, every, fills)
+        return _explore(tool, before, place, work, judge, fills)
 
 
 @contextmanager
@@ -108,7 +111,6 @@ def _explore(
     place: Path,
     work: Callable[[Path], None],
     judge: Callable[[Path, str], None],
-    every: int,
     fills: int,
 ) -> Explored:
     done = Explored()
@@ -120,7 +122,7 @@ def _explore(
             judged.add(found)
             _in_child(partial(judge, place, when), when)
 
-    at = 0
+    at, filled = 0, False
     while True:
         code, said = _run(tool, before, place, work, at, torn=False)
         if code != ENDED:
@@ -128,8 +130,9 @@ def _explore(
             _in_child(partial(judge, place, "not killed"), "not killed")
             return done
         done.calls.append(said)
-        if at % fills and said.startswith(FILLS):
-            at += every
+        fills_too, filled = filled, said.startswith(FILLS)
+        if at % fills and filled and fills_too:
+            at += 1
             continue
         look(f"killed before call {at}, {said}")
         # Threads of one save take turns as they like: the call of this number may be another one.
@@ -140,21 +143,54 @@ def _explore(
                 look(f"killed amid call {at}, {said}")
             if code == ENDED or (code == NOTHING_TO_TEAR and torn == said):
                 break
-        at += every
+        at += 1
 
 
 def _state(place: Path) -> bytes:
     """Digest of all that lies below a folder: names, kinds, rights, links and contents."""
-    digest = hashlib.sha256()
+    digest = xxhash.xxh3_128()
     for path in sorted(place.rglob("*")):
         told = path.lstat()
         kind = stat.S_IFMT(told.st_mode)
-        raw = path.read_bytes() if kind == stat.S_IFREG else b""
         link = path.readlink() if kind == stat.S_IFLNK else ""
+        size = told.st_size if kind == stat.S_IFREG else 0
         name = str(path.relative_to(place))
-        digest.update(repr((name, told.st_mode, told.st_uid, told.st_nlink, link)).encode())
-        digest.update(len(raw).to_bytes(8, "little") + raw)
+        digest.update(repr((name, told.st_mode, told.st_uid, told.st_nlink, link, size)).encode())
+        if size:
+            with path.open("rb") as file:
+                for begin, end in _filled(file.fileno(), size):
+                    digest.update(repr((begin, end)).encode())
+                    digest.update(os.pread(file.fileno(), end - begin, begin))
     return digest.digest()
+
+
+def _filled(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) in bytes of what was ever written. Rings and staging areas are mostly holes."""
+    end = 0
+    while end < size:
+        try:
+            begin = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # there is none behind it
+        end = os.lseek(file, begin, os.SEEK_HOLE)
+        yield begin, end
+
+
+def _copied(before: Path, place: Path) -> None:
+    """Holes stay holes."""
+    shutil.copytree(before, place, symlinks=True, copy_function=_copied_file)
+
+
+def _copied_file(source: str, target: str) -> str:
+    with Path(source).open("rb") as one, Path(target).open("xb") as other:
+        size = os.fstat(one.fileno()).st_size
+        os.ftruncate(other.fileno(), size)
+        for begin, end in _filled(one.fileno(), size):
+            os.pwrite(other.fileno(), os.pread(one.fileno(), end - begin, begin), begin)
+    shutil.copystat(source, target)
+    return target
 
 
 def _run(
@@ -167,7 +203,7 @@ def _run(
     torn: bool,
 ) -> tuple[int, str]:
     shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(before, place, symlinks=True)
+    _copied(before, place)
     sys.stdout.flush()
     child = os.fork()
     if not child:
