@@ -89,6 +89,7 @@ def effort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("effort")
 @pytest.mark.parametrize(
     "left",
     [(0,), *(pytest.param(left, marks=pytest.mark.nightly) for left in ((0, 2), (0, 1, 3)))],

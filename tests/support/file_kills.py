@@ -22,7 +22,7 @@ import stat
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -32,6 +32,9 @@ import xxhash
 
 SOURCE = Path(__file__).resolve().with_suffix(".c")
 ENDED, NOTHING_TO_TEAR = 1000, 1001
+NEVER = -1
+BEFORE_EACH = ctypes.CFUNCTYPE(None)
+SYNCS = ("fsync", "fdatasync")
 SAID_BYTES = 4096
 TURNS = 10
 """Tries to tear a write. A choice."""
@@ -75,8 +78,8 @@ def explore(
     fills: int = 1,
 ) -> Explored:
     """folder: an empty one, made here for this; fills: of calls that only make or fill a file
-    (`FILLS`) each n-th alone is judged and torn, and the first behind another call, before which
-    that one's work is all there is. Raises AssertionError with the call that was killed where
+    (`FILLS`) each n-th alone is tried, and the first behind another call, before which that one's
+    work is all there is. Raises AssertionError with the call that was killed where
     `judge` does.
 
     Both are done once in this process first, whose modules the forked ones then have."""
@@ -122,19 +125,7 @@ def _explore(
             judged.add(found)
             _in_child(partial(judge, place, when), when)
 
-    at, filled = 0, False
-    while True:
-        code, said = _run(tool, before, place, work, at, torn=False)
-        if code != ENDED:
-            assert code == 0, f"the work itself ended with {code}"
-            _in_child(partial(judge, place, "not killed"), "not killed")
-            return done
-        done.calls.append(said)
-        fills_too, filled = filled, said.startswith(FILLS)
-        if at % fills and filled and fills_too:
-            at += 1
-            continue
-        look(f"killed before call {at}, {said}")
+    def tear(at: int, said: str) -> None:
         # Threads of one save take turns as they like: the call of this number may be another one.
         for _ in range(TURNS if "write " in said else 0):
             code, torn = _run(tool, before, place, work, at, torn=True)
@@ -143,7 +134,29 @@ def _explore(
                 look(f"killed amid call {at}, {said}")
             if code == ENDED or (code == NOTHING_TO_TEAR and torn == said):
                 break
-        at += 1
+
+    calls = list[str]()
+    code, _ = _run(tool, before, place, work, NEVER, torn=False, calls=calls)
+    assert code == 0, f"the work itself ended with {code}"
+    look("not killed")
+    for at in range(len(calls)):
+        if not _is_tried(at, calls, fills):
+            continue
+        code, said = _run(tool, before, place, work, at, torn=False)
+        # Threads that go other ways make a call less now and then.
+        assert code in (ENDED, 0), f"the work itself ended with {code}"
+        look(f"killed before call {at}, {said}")
+        tear(at, said)
+    done.calls = calls
+    return done
+
+
+def _is_tried(at: int, calls: Sequence[str], fills: int) -> bool:
+    """Behind a sync a kill leaves what it leaves before it: the next call is the one to try."""
+    if at % fills == 0:
+        return True
+    behind_a_fill = at > 0 and calls[at - 1].startswith(FILLS)
+    return not calls[at].startswith(SYNCS) and not (behind_a_fill and calls[at].startswith(FILLS))
 
 
 def _state(place: Path) -> bytes:
@@ -179,18 +192,31 @@ def _filled(file: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _copied(before: Path, place: Path) -> None:
-    """Holes stay holes."""
-    shutil.copytree(before, place, symlinks=True, copy_function=_copied_file)
+    """Holes stay holes, and two names of one file two names of one."""
+    first: dict[int, str] = {}
+
+    def copied(source: str, target: str) -> str:
+        told = os.lstat(source)
+        if told.st_ino in first:
+            os.link(first[told.st_ino], target)
+        elif stat.S_ISREG(told.st_mode):
+            first[told.st_ino] = target
+            _copied_file(source, target)
+        else:
+            os.mknod(target, told.st_mode)
+        return target
+
+    shutil.copytree(before, place, symlinks=True, copy_function=copied)
 
 
-def _copied_file(source: str, target: str) -> str:
+def _copied_file(source: str, target: str) -> None:
     with Path(source).open("rb") as one, Path(target).open("xb") as other:
-        size = os.fstat(one.fileno()).st_size
-        os.ftruncate(other.fileno(), size)
-        for begin, end in _filled(one.fileno(), size):
+        told = os.fstat(one.fileno())
+        os.ftruncate(other.fileno(), told.st_size)
+        for begin, end in _filled(one.fileno(), told.st_size):
             os.pwrite(other.fileno(), os.pread(one.fileno(), end - begin, begin), begin)
+        os.fchown(other.fileno(), told.st_uid, told.st_gid)
     shutil.copystat(source, target)
-    return target
 
 
 def _run(
@@ -201,6 +227,7 @@ def _run(
     at: int,
     *,
     torn: bool,
+    calls: list[str] | None = None,
 ) -> tuple[int, str]:
     shutil.rmtree(place, ignore_errors=True)
     _copied(before, place)
@@ -214,8 +241,11 @@ def _run(
         os._exit(code)
     said = ctypes.create_string_buffer(SAID_BYTES)
     root = os.fsencode(place)
+    heard = BEFORE_EACH()  # null
+    if calls is not None:
+        heard = BEFORE_EACH(lambda: calls.append(os.fsdecode(said.value)))
     code = tool.file_kills_follow(
-        child, root, ctypes.c_int64(at), int(torn), said, ctypes.c_size_t(SAID_BYTES)
+        child, root, ctypes.c_int64(at), int(torn), said, ctypes.c_size_t(SAID_BYTES), heard
     )
     assert code >= 0, f"the work cannot be followed: {os.strerror(-code)}"
     return code, os.fsdecode(said.value)
