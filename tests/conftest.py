@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import side_by_side
+from support import processor_time, side_by_side
 from support.real_captures import captures_folder
 from typer import testing
 
@@ -42,6 +42,14 @@ gc.set_threshold(20_000, 10, 10)
 os.register_at_fork(after_in_child=gc.disable)
 """A forked child takes away nothing that its parent left: some of it waits for threads, which are
 not there."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    processor_time.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(processor_time.ProcessorTime(config))
 
 
 def pytest_collection_finish() -> None:

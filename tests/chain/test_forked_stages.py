@@ -136,6 +136,7 @@ def test_a_forked_stage_is_as_an_executed_one_and_shares_nothing(
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
 
 
+@pytest.mark.nightly
 def test_a_chain_of_the_tests_that_loads_nothing_has_the_processes_of_an_executed_one(
     job: Path, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_replay_takes_the_same_steps_beside_it(
     assert up.index("tally-0") < up.index("capture-0"), "it takes frames"
 
 
+@pytest.mark.nightly
 def test_a_live_chain_shows_it_starts_it_again_and_ends_with_it(
     made: Path, tmp_path: Path, registered: None
 ) -> None:

@@ -215,7 +215,7 @@ KINDS: tuple[Callable[[Path, st.DataObject], None], ...] = (
 
 
 @pytest.mark.slow
-@settings(QUICK, max_examples=20)
+@settings(QUICK, max_examples=8)
 @given(data=st.data())
 def test_a_run_directory_is_told_or_refused(ended: Path, data: st.DataObject) -> None:
     """Fewer examples than of the others: each goes through six verbs."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import cut, preloaded
+from support.preloaded.probes import fork_probes
 
 from flowcheck.findings.catalog.hybrid_jobs import (
     NO_GROUPS_FIT,
@@ -21,6 +22,7 @@ from flowcheck.findings.catalog.hybrid_jobs import (
 from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
 from flowcheck.ops.analysis.job_hints import hints_from_job_file
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.sharding import sharded_model_probe
 
 TESTS = Path(__file__).resolve().parents[1]
 DATA = TESTS / "data" / "hybrid"
@@ -36,15 +38,27 @@ SMALL = 'small"\nmesh = [2, 1]'
 ONE_OF_TWO = 'rails"\nmesh = [2, 2]\nshard = '
 
 
-def replayed(
-    capture: Path, folder: Path, *, seed: int | None = SEED, mesh: str = SMALL
-) -> dict[str, Any]:
+def stated(folder: Path, *, seed: int | None = SEED, mesh: str = SMALL) -> Path:
     job = folder / "job.toml"
     job.write_text(
         '[optimizer]\nname = "sgd"\nlearning_rate = 0.05\nmomentum = 0.9\n'
         f'[sharded]\nstyle = "hsdp"\nfactory = "{FACTORY}:{mesh}\n'
         + (f"seed = {seed}\n" if seed is not None else "")
     )
+    return job
+
+
+def refusals(capture: Path, job: Path) -> list[str]:
+    """Codes of why it is not followed, as the chain and `analyze` read it."""
+    reading = hints_from_job_file(job, [capture]).read(read_capture_files([capture]))
+    assert reading.job is None
+    return [one.code for one in reading.why_not]
+
+
+def replayed(
+    capture: Path, folder: Path, *, seed: int | None = SEED, mesh: str = SMALL
+) -> dict[str, Any]:
+    job = stated(folder, seed=seed, mesh=mesh)
     words = ["replay", str(capture), "--job", str(job), "--digests", "--json", "--source", "file"]
     done = preloaded.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout, done.stderr
@@ -86,28 +100,56 @@ def test_without_a_seed_no_step_is_made_of_weights_nobody_knows(tmp_path: Path) 
     assert not told["digests"] and START_AS_STATED.code not in codes(told)
 
 
-def test_a_capture_that_begins_behind_the_first_sums_is_not_followed(tmp_path: Path) -> None:
-    """It would take the trainers' second step for the first one."""
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """A capture that begins behind the first sums: it would take the trainers' second step for the
+    first one."""
     (tmp_path / "later").mkdir()
     # Of 240 frames; an iteration has some 50.
-    later = cut.behind(CAPTURE, 80, tmp_path / "later")
+    return cut.behind(CAPTURE, 80, tmp_path / "later")
+
+
+def test_a_capture_that_begins_behind_the_first_sums_is_refused(
+    later: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_probes(monkeypatch, sharded_model_probe)
+    assert START_NOT_WHOLE.code in refusals(later, stated(tmp_path))
+
+
+@pytest.mark.nightly
+def test_a_capture_that_begins_behind_the_first_sums_is_not_followed(
+    later: Path, tmp_path: Path
+) -> None:
     told = replayed(later, tmp_path)
     assert not told["digests"]
     assert START_NOT_WHOLE.code in {one["code"] for one in told["why"]["arguments"]["reasons"]}
 
 
+@pytest.mark.nightly  # by day with a checkpoint of all ranks between, below
 def test_the_one_shard_that_a_port_carries_has_the_trainers_bits(tmp_path: Path) -> None:
     """Of odd sizes, so that shards are padded, and one parameter of which the shard has nothing."""
     told = replayed(RAILS, tmp_path, mesh=f"{ONE_OF_TWO}1")
     found = steps_of(told)
     assert set(found) == STEPS and found == trainer_digests(DATA / "rails-ll.jsonl")
+    is_one_of_two(told)
+
+
+def is_one_of_two(told: dict[str, Any]) -> None:
     assert {START_AS_STATED.code, ONE_SHARD.code} <= codes(told)
-    (stated,) = (one for one in told["assumed"] if one["code"] == ONE_SHARD.code)
-    assert stated["arguments"] == {"shard": 1, "shards": 2}
+    (shard,) = (one for one in told["assumed"] if one["code"] == ONE_SHARD.code)
+    assert shard["arguments"] == {"shard": 1, "shards": 2}
 
 
-def test_another_models_groups_are_told_as_those_of_the_stated_factory(tmp_path: Path) -> None:
+def test_another_models_groups_are_refused_as_those_of_the_stated_factory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody stated a [model] that could be corrected."""
+    fork_probes(monkeypatch, sharded_model_probe)
+    assert NO_GROUPS_FIT.code in refusals(RAILS, stated(tmp_path))
+
+
+@pytest.mark.nightly
+def test_another_models_groups_are_told_as_those_of_the_stated_factory(tmp_path: Path) -> None:
     told = replayed(RAILS, tmp_path, mesh=SMALL)
     assert not told["digests"]
     assert NO_GROUPS_FIT.code in json.dumps(told["why"])
@@ -121,6 +163,7 @@ def test_a_checkpoint_of_all_ranks_behind_the_first_step_hides_none_of_the_shard
     told = replayed(SAVED, tmp_path, mesh=f"{ONE_OF_TWO}1")
     found = steps_of(told)
     assert set(found) == STEPS and found == trainer_digests(DATA / "rails-saved-ll.jsonl")
+    is_one_of_two(told)
     reading = hints_from_job_file(tmp_path / "job.toml", [SAVED]).read(read_capture_files([SAVED]))
     sums = Counter(c.bytes for c in reading.collectives if c.kind == "all_reduce" and c.ring)
     first, middle, root = 4 * (7 * 64 + 7), 4 * (9 * 13 + 9), 4 * (7 + 7 + 13 + 1)

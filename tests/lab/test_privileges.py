@@ -150,7 +150,9 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
         assert set(sets) | {rights.bounding} == {own}, name
 
 
-@pytest.mark.parametrize("name", ["new.svg", "old.svg", "notes.txt"])
+@pytest.mark.parametrize(
+    "name", ["new.svg", pytest.param("old.svg", marks=pytest.mark.nightly), "notes.txt"]
+)
 def test_a_picture_of_a_capture_lies_where_root_asked_for_it(tmp_path: Path, name: str) -> None:
     """In a folder of root's alone: it takes the place of a picture, and of nothing else."""
     before = {"old.svg": "<svg/>", "notes.txt": "mine"}
@@ -199,7 +201,7 @@ def test_root_waits_for_nothing_that_a_chains_user_put_among_its_records(
         assert code == 2 and "which is no file or folder of a chain" in said, said
 
 
-@pytest.mark.parametrize("folder", ["made", "there"])
+@pytest.mark.parametrize("folder", [pytest.param("made", marks=pytest.mark.nightly), "there"])
 def test_the_log_of_gradients_of_a_replay_goes_where_the_job_file_names_it(
     tmp_path: Path, folder: str
 ) -> None:
@@ -250,7 +252,7 @@ def restored(folder: Path, form: str, out: str, *more: str) -> tuple[int, str]:
     return code, said.replace("\n", " ")
 
 
-@pytest.mark.parametrize("form", ["torch", "dcp"])
+@pytest.mark.parametrize("form", ["torch", pytest.param("dcp", marks=pytest.mark.nightly)])
 def test_what_root_has_restored_lies_where_it_was_asked_for_and_may_be_replaced(
     replayed: Path, form: str
 ) -> None:

@@ -88,11 +88,9 @@ def effort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(purse, "MOST_LAID", tuple(most // 10 for most in purse.MOST_LAID))
 
 
+@pytest.mark.nightly  # by day of two GPUs, below
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "left",
-    [(0,), *(pytest.param(left, marks=pytest.mark.nightly) for left in ((0, 2), (0, 1, 3)))],
-)
+@pytest.mark.parametrize("left", [(0,), (0, 2), (0, 1, 3)])
 def test_a_port_that_is_missing_is_named_and_no_sum_is_told(
     left: tuple[int, ...], tmp_path: Path
 ) -> None:

@@ -25,10 +25,11 @@ JOBS = {
     "several-chunks": replace(TREES, ranks=5, mirrored=(3,), metric_trees=700),
     "beside-pairs": replace(TREES, ranks=4, pipeline_bytes=200_000, pairs=((0, 2), (2, 0))),
 }
+BY_NIGHT = ("leaf", "several-chunks")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n == "leaf")) for n in JOBS]
+    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in BY_NIGHT)) for n in JOBS]
 )
 def test_trees_of_a_second_communicator_are_told_as_that(name: str, tmp_path: Path) -> None:
     options = JOBS[name]

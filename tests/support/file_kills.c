@@ -169,11 +169,11 @@ static bool tear(pid_t pid, const struct call *call)
 }
 
 /* In the parent: the child runs on until it is about to make its `kill_at`-th change below `root`,
- * from 0, and is ended there; torn: amid it. Tells in `said` what that was. The exit status of a
- * child that came to its end, 1000: it was ended, 1001: it is a call that nothing can tear; or
- * -errno. */
+ * from 0, and is ended there; torn: amid it. Tells in `said` what that was. `before_each`, where
+ * there is one, is called before each other change, which `said` tells too. The exit status of a child that came to its end, 1000: it was
+ * ended, 1001: it is a call that nothing can tear; or -errno. */
 int file_kills_follow(pid_t child, const char *root, int64_t kill_at, int torn, char *said,
-		      size_t said_bytes)
+		      size_t said_bytes, void (*before_each)(void))
 {
 	const long options = PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK |
 			     PTRACE_O_TRACEVFORK | PTRACE_O_EXITKILL;
@@ -201,9 +201,13 @@ int file_kills_follow(pid_t child, const char *root, int64_t kill_at, int torn, 
 			if (ptrace(PTRACE_GETREGS, pid, 0, &registers))
 				continue;
 			const struct call *call = call_of(pid, root, path);
-			if (call && seen++ == kill_at) {
+			const bool here = call && seen++ == kill_at;
+			if (here || (call && before_each))
 				snprintf(said, said_bytes, "%s %s", call->name,
 					 path + strlen(root));
+			if (!here && call && before_each)
+				before_each();
+			if (here) {
 				ended = 1000;
 				if (torn && !tear(pid, call))
 					ended = 1001;

@@ -21,7 +21,7 @@ from flowcheck.errors import FlowCheckError
 
 EXAMPLES = int(os.environ.get("FLOWCHECK_EXAMPLES", "5000"))
 """Of tests marked nightly."""
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(QUICK, max_examples=EXAMPLES)
 MORE_BYTES = 1 << 30
 """That reading a file of some kilobytes may grow this process by, at most."""

@@ -254,7 +254,7 @@ def test_a_taking_over_of_its_own_that_was_killed_is_followed_to_the_end(
     """at: changes that it made before; 36: its incarnation.json is that of the later one, and
     job.json is not; 40: both are, and the folder was not moved yet."""
     frames, wanted = came_back(3)
-    deaths = Deaths(monkeypatch)
+    deaths = Deaths(monkeypatch, 4)
     both = play(frames, deaths)
     run = both.chain.run
     both.drive(until=lambda: read_record(run).verdict is not None)

@@ -21,7 +21,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return kill_points.build(tmp_path_factory.getbasetemp().parent / "kill-points")
 
 
-BY_DAY = {name: 31 if name.startswith("window") else 7 for name in SCENES if name not in NIGHTLY}
+BY_DAY = {name: 61 if name.startswith("window") else 7 for name in SCENES if name not in NIGHTLY}
 """One store of so many is tried; by night each."""
 
 

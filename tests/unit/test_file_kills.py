@@ -85,23 +85,25 @@ def test_a_folder_is_there_whole_or_not_at_all(folder: Path, apart: bool) -> Non
 
 @pytest.mark.parametrize("fills", FILLS)
 def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path, fills: int) -> None:
-    """A line may end in a brace wherever it is torn."""
-    lines = [b'{"n":%d,"of":{"a":{},"b":{"c":{}}}}' % n for n in range(40)]
+    """A line that is torn ends in a brace, as a whole one does."""
+    of, most = b'{"a":' * 6 + b"{}" + b"}" * 6, 1600
+    lines = [b'{"n":%d,"of":%b,"more":"%b"}' % (n, of, b"x" * 32) for n in range(40)]
+    assert all(line[: (len(line) + 1) // 2].endswith(b"}") for line in lines)
 
     def make(place: Path) -> None:
         for line in lines[:20]:
-            append_line(place / "lines", line, 600)
+            append_line(place / "lines", line, most)
 
     def work(place: Path) -> None:
         for line in lines[20:]:
-            append_line(place / "lines", line, 600)
+            append_line(place / "lines", line, most)
 
     def judge(place: Path, when: str) -> None:
         last = last_complete_line(place / "lines")
         assert last in lines[19:], when
         assert complete_lines(place / "lines")[-1] == last
         for line in lines[lines.index(last) + 1 :]:
-            append_line(place / "lines", line, 600)
+            append_line(place / "lines", line, most)
         found = complete_lines(place / "lines")
         assert found == lines[-len(found) :], when
 

@@ -37,7 +37,8 @@ from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
-EVERY = [19, pytest.param(1, marks=pytest.mark.nightly)]
+FILLS = [19, pytest.param(1, marks=pytest.mark.nightly)]
+"""Of so many calls that fill a file one is killed by day; all others, and by night each."""
 
 
 @pytest.fixture
@@ -84,9 +85,9 @@ def kept(explored: Explored, least: int) -> None:
     assert len(explored.calls) >= least, explored
 
 
-@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("fills", FILLS)
 def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
-    folder: Path, every: int
+    folder: Path, fills: int
 ) -> None:
     def make(place: Path) -> None:
         frames, wanted, file = trained(place)
@@ -112,11 +113,11 @@ def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
         assert (line["step"], line["at"]) == (SAVED, GIVEN), when
         assert incarnation_of(run).anchored == SAVED, when
 
-    kept(explore(folder, make, updated, judge, every=every), 40 // every)
+    kept(explore(folder, make, updated, judge, fills=fills), 40)
 
 
-@pytest.mark.parametrize("every", EVERY)
-def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every: int) -> None:
+@pytest.mark.parametrize("fills", FILLS)
+def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, fills: int) -> None:
     def make(place: Path) -> None:
         trainer = Trainer()
         random = np.random.default_rng(5)
@@ -147,11 +148,11 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         assert not run.gradients.exists(), when
         assert incarnation_of(run).base == BASE, when
 
-    kept(explore(folder, make, updated, judge, every=every), 20 // every)
+    kept(explore(folder, make, updated, judge, fills=fills), 20)
 
 
-@pytest.mark.parametrize("every", EVERY)
-def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, every: int) -> None:
+@pytest.mark.parametrize("fills", FILLS)
+def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, fills: int) -> None:
     """Of a job that comes back from an older step than the replica's."""
     back = 2
 
@@ -188,4 +189,4 @@ def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, ev
         [audit] = map(json.loads, complete_lines(run.audits))
         assert (audit["step"], audit["passed"]) == (back, True), when
 
-    kept(explore(folder, make, updated, judge, every=every), 20 // every)
+    kept(explore(folder, make, updated, judge, fills=fills), 20)

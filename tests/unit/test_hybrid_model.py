@@ -103,7 +103,7 @@ def plain(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 7), nn.LayerNorm(7), nn.Linear(7, 1))
 
 
-@pytest.mark.parametrize("shard", [0, 2])
+@pytest.mark.parametrize("shard", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_a_shard_is_what_torch_cuts(net: str, tmp_path: Path, shard: int) -> None:
     made = probe_hybrid_model(f"{net}:three", (2, 3), shard)
     assert made.groups == ((4, 5, 6, 7), (0, 1), (2, 3)) and made.reduce_dtype is None

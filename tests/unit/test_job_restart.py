@@ -71,7 +71,7 @@ def lines(both: Both) -> list[dict[str, Any]]:
         *(pytest.param(step, 1, 20, marks=pytest.mark.nightly) for step in (2, STEPS)),
     ],
 )
-def test_handover_killed_at_every_change_takes_every_step_once(
+def test_handover_killed_again_and_again_takes_every_step_once(
     play: Callable[..., Both],
     monkeypatch: pytest.MonkeyPatch,
     resumed_from: int,

@@ -239,7 +239,7 @@ def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
 @pytest.mark.parametrize(
     ("more", "least"), [(3, 5), pytest.param(1, 10, marks=pytest.mark.nightly)]
 )
-def test_joined_again_and_based_though_killed_at_every_change(
+def test_joined_again_and_based_though_killed_again_and_again(
     play: Callable[..., Both],
     life: Life,
     tmp_path: Path,

@@ -196,6 +196,7 @@ def raisers_of(tree: ast.Module, errors: set[str]) -> set[str]:
     }
 
 
+@cache
 def _findings_given(function: Function) -> set[str]:
     """Its parameters that are findings, or entries to make them of."""
     own = (*function.args.args, *function.args.kwonlyargs)
@@ -233,6 +234,7 @@ def told_to_operators() -> dict[str, list[str]]:
         for line, entry in Reader(tree, known, errors, *shared).told():
             found[entry.code].append(f"{path.relative_to(PACKAGE)}:{line}")
     nodes.cache_clear()
+    _findings_given.cache_clear()
     return found
 
 

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -107,8 +108,17 @@ NEVER = {
 }
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports(path: Path) -> tuple[str, ...]:
+    return _imports_of(path.read_text())
+
+
+@cache
+def _imports_of(source: str) -> tuple[str, ...]:
+    return tuple(_imported(ast.parse(source)))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
