@@ -106,6 +106,13 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     staging: str | None = None
     """Folder on a local disk for checkpoints on their way to a remote target. It holds at most one
     checkpoint. None: a folder below the run directory."""
+    scrub_every_hours: float = 168.0
+    """With `targets`: hours between two readings of all blocks that folders have; what is damaged
+    or missing is made again from the others. Of object stores heads and lengths of files are read.
+    A choice, a week: shorter reads more, longer finds damage later."""
+    scrub_bytes_s: int = 100_000_000
+    """Most bytes a second that are read to find or make again such blocks. A choice: more disturbs
+    who else uses the stores."""
     timeout_s: float = 60.0
     """Seconds without progress after which an attempt to save has failed and the next one begins. A
     choice: longer reports a dead store later, shorter gives up a slow one."""
@@ -126,7 +133,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
         for key in wholes:
             if getattr(self, key) is not None:
                 at_least(f"persist.{key}", getattr(self, key), 1)
-        for key in ("every_minutes", "timeout_s"):
+        at_least("persist.scrub_bytes_s", self.scrub_bytes_s, 1)
+        for key in ("every_minutes", "timeout_s", "scrub_every_hours"):
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ConfigError(f"persist.{key}", value, ABOVE(0))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from support import preloaded
 from support.persisting import proved, replica_of, run_with_replica, take
+from support.striped import flip, sums
 from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
@@ -113,6 +116,33 @@ def test_tainted_steps_are_saved_while_an_exact_one_is_held_that_is_not_due(
         assert sorted(path.name for path in target.glob("step-*")) == ["step-10", "step-3"]
     assert proved(target / "step-3") == 3
     replica.close()
+
+
+def test_blocks_that_a_store_lost_are_made_again_by_the_stage_that_saves(tmp_path: Path) -> None:
+    stores = [tmp_path / name for name in "abc"]
+    targets = ", ".join(f'"{store}"' for store in stores)
+    stated = f"[persist]\ntargets = [{targets}]\nevery_steps = 5\nkeep_last = 99\n"
+    stated += "scrub_every_hours = 0.0001\n"
+    run = run_with_replica(tmp_path / "run", tmp_path, stated, 10_000)
+    replica = replica_of(run)
+    with stage(run):
+        until(lambda: (told(run).step or 0) >= 10, lambda: take(replica))
+    replica.close()
+    before = [sums(store) for store in stores]
+    shards = list(stores[0].glob("step-*/blocks.stripe"))
+    shutil.rmtree(shards[0].parent)
+    damaged = stores[1] / shards[1].relative_to(stores[0])
+    flip(damaged, damaged.stat().st_size // 2)
+    began_ns = time.time_ns()
+    with stage(run):
+        until(lambda: (told(run).scrubbed_time_ns or 0) > began_ns)
+    for store, kept in zip(stores, before, strict=True):
+        found = sums(store)
+        for name in kept:
+            assert found[name] == kept[name] or "/" not in name, name
+    sentences = checkpoint_status.checkpoint_sentences(told(run), 10)
+    assert any("all blocks of all saves" in line for line, _ in sentences)
+    run.remove()
 
 
 def test_the_last_step_goes_the_same_way_when_the_chain_stops(run: RunDir, target: Path) -> None:

@@ -12,8 +12,8 @@ NEEDS_ISAL = Entry(
     "`scripts/demo` does, or `python dpdk_ext/build_ffi.py`.",
 )
 _READ_AROUND = (
-    "The step is read from the other stores while as many as `data_blocks` are whole. Check the "
-    "disk; the next step is written there anew."
+    "The step is read from the other stores while as many as `data_blocks` are whole, and a chain "
+    "that runs makes the blocks again. Check the disk."
 )
 NO_SHARD = Entry("stripes.no_shard", "{file}: is no file of blocks", remedy=_READ_AROUND)
 SHARD_DAMAGED = Entry("stripes.shard_damaged", "{file}: its {part} is damaged", remedy=_READ_AROUND)
@@ -91,8 +91,30 @@ SAVED_WITHOUT = Entry(
     "stripes.saved_without",
     "{name} is durable on {took} of {stores} stores, and {left} of them may still be lost: {why}",
     cause="A store is down, full, or refuses.",
-    remedy="Bring it back: it has the next step again. Its blocks of this one are not made anew.",
+    remedy="Bring it back: its blocks of this step are made again from the others within minutes, "
+    "while the chain runs.",
     section="saving",
+)
+MADE_AGAIN = Entry(
+    "stripes.made_again",
+    "{name}: blocks were made again from those of other stores: {why}",
+    cause="A store was away, is new, or its disk damaged what was written.",
+    remedy="Nothing is lost. Where a block was damaged, check the disk.",
+    section="saving",
+)
+NOT_MENDED = Entry(
+    "stripes.not_mended",
+    "{name} lacks blocks of {stores} of {of} stores, and they could not be made again: {why}",
+    cause="A store is down, full or refuses; or so many have lost blocks that these are gone.",
+    remedy="Bring back the stores that are named; it is tried again by itself. Keep a copy of the "
+    "step, while it can be read: `flowcheck restore --from STORE --step N --format torch --out "
+    "FILE`.",
+    section="saving",
+)
+NO_MORE_LISTED = Entry(
+    "stripes.no_more_listed",
+    "{name} is being removed, so its blocks are not made again",
+    remedy="None is needed.",
 )
 STORES_COUNT = Entry(
     "stripes.stores_count",

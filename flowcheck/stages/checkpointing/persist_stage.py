@@ -7,6 +7,7 @@ stage depends on this one: it may fail, hang, be killed and be started again at 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from contextlib import suppress
@@ -24,11 +25,14 @@ from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
+from flowcheck.stages.checkpointing.scrub_turns import ScrubTurns
 from flowcheck.stages.job_state.doubts_behind_save import doubt_of_later, doubts_to_note
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Step
-from flowcheck.vault.erasure.target_choice import open_target
+from flowcheck.vault.erasure.scrub import Scrubber
+from flowcheck.vault.erasure.striped_target import StripedTarget
+from flowcheck.vault.erasure.target_choice import open_striped_target, open_target
 from flowcheck.vault.persist import save_status_file as tolds
 from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
 from flowcheck.vault.persist.save_doubt import NotedDoubts
@@ -78,6 +82,8 @@ class PersistService:
         """Whether the last save failed: one is tried again, whatever the schedule says."""
         self._noted: NotedDoubts | None = None
         """What the save in progress noted at the target; None: nothing."""
+        self._scrub = scrub_turns(run, config.persist) if config.persist.targets else None
+        self._told_lacking: list[Finding] = []
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -110,8 +116,33 @@ class PersistService:
         owed = not self._asked or self._doubts_noted != self._records_of_doubts()
         # What is saved can come in doubt while memory holds no step, as before a base.
         if step is not None or (owed and (held or self._reported.durable_name)):
-            self._begin(step)
+            if self._scrub is None or not self._scrub.runs:
+                self._begin(step)
+            else:
+                self._scrub.stop()
+        elif self._scrub is not None:
+            self._look_at_stores(self._scrub)
         return 0
+
+    def _look_at_stores(self, scrub: ScrubTurns) -> None:
+        """Whether all of several stores have their blocks, and makes them again."""
+        if (taken := scrub.take()) is not None:
+            result, of_blocks = taken
+            for one in result.again:
+                self._say(one)
+            for one in result.lacking:
+                if one not in self._told_lacking:
+                    self._say(one)
+            self._told_lacking = result.lacking
+            if result.saves:
+                self._reported.short = result.newest
+            if of_blocks:
+                self._reported.scrubbed_s = time.time()
+            self._report()
+        elif scrub.failed is not None and scrub.failed not in self._told_lacking:
+            self._told_lacking = [scrub.failed]
+            self._say(scrub.failed)
+        scrub.begin_if_due(self._reported.scrubbed_s)
 
     def _begin(self, step: Step | None) -> None:
         """Starts to save a step; None: first only looks which checkpoints the target has."""
@@ -198,6 +229,8 @@ class PersistService:
             if short is not None and short != told.short:
                 self._say(short)
             told.short = short
+            if short is not None and self._scrub is not None:
+                self._scrub.hurry()
         if self._failed is None:
             self._asked, self._owes_save = True, False
             if told.attempts and saved is not None:
@@ -252,12 +285,29 @@ class PersistService:
         return True
 
     def stop(self) -> None:
+        if self._scrub is not None:
+            self._scrub.stop()
+            self._scrub.join(JOIN_S)
         if self._saver is not None:
             self._saver.pace.stop()
         if self._thread is not None:
             self._thread.join(JOIN_S)
             self._reported.phase = ""
             self._report()
+
+
+def scrub_turns(run: RunDir, config: PersistConfig) -> ScrubTurns:
+    """Looks at the saves that this run made on several stores."""
+    staging = run.upload_staging_folder(config.staging)
+    # Journals of their own: what a store is said to have may be damaged there.
+    journals = staging / "again"
+
+    def opened() -> StripedTarget:
+        shutil.rmtree(journals, ignore_errors=True)
+        return open_striped_target(config, staging, journals)
+
+    scrubber = Scrubber(opened, run.name_of_saves)
+    return ScrubTurns(scrubber, config.scrub_every_hours, config.scrub_bytes_s)
 
 
 def saver_of(run: RunDir, config: PersistConfig) -> Saver:

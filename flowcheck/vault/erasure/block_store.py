@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from flowcheck.atomic_write import fsync_path
-from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.atomic_write import atomic_path_per_process, fsync_path
+from flowcheck.errors import FlowCheckError, StateError, naming_file
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.striped_saves import NOT_THERE, STRANGERS_FILE
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
-from flowcheck.vault.persist.local_folder import LocalFolder
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
+from flowcheck.vault.persist.local_folder import LocalFolder, copy_file_durably
 from flowcheck.vault.persist.object_store import ObjectStore
+from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.storage_target import StorageTarget, local_path, open_file_system
 from flowcheck.vault.persist.store_errors import store_error_finding
 
@@ -40,6 +42,12 @@ class BlockStore(Protocol):
     def size(self, path: str) -> int: ...
     def withdraw(self, name: str) -> None:
         """Takes the manifest of a checkpoint away, if there is one."""
+
+    def place_shard(
+        self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace
+    ) -> None:
+        """Gives the checkpoint `name` the file of blocks in `folder`, which takes the place of one
+        that is there at once. Raises StateError for a folder with what FlowCheck did not write."""
 
 
 class FolderStore:
@@ -77,6 +85,17 @@ class FolderStore:
             place.unlink(missing_ok=True)
             fsync_path(place.parent)
 
+    def place_shard(
+        self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace
+    ) -> None:
+        refuse_stranger(self, name)
+        final = self.root / name / SHARD
+        if not final.parent.is_dir():
+            self.target.send(folder, name, listing, pace)
+            return
+        with naming_file(final), atomic_path_per_process(final) as place:
+            copy_file_durably(folder / SHARD, place, pace)
+
 
 class RemoteStore:
     """A store of fsspec as `BlockStore`."""
@@ -108,6 +127,12 @@ class RemoteStore:
 
         self._telling(path, gone)
 
+    def place_shard(
+        self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace
+    ) -> None:
+        self.target.send(folder, name, listing, pace)
+        self.target.verify(name, listing, pace)
+
     def _telling(self, path: str, ask: Callable[[], Made]) -> Made:
         try:
             return ask()
@@ -137,7 +162,7 @@ def refuse_stranger(store: BlockStore, name: str) -> None:
     nothing of it may be taken away."""
     if isinstance(store, FolderStore) and (store.root / name).is_dir():
         for one in (store.root / name).iterdir():
-            if one.name not in OWN_FILES:
+            if one.name not in OWN_FILES and not one.match(f".{SHARD}.*.tmp"):
                 raise StateError(STRANGERS_FILE(one))
 
 

@@ -19,6 +19,7 @@ from flowcheck.vault.erasure.small_files import (
     write_all,
 )
 from flowcheck.vault.erasure.store_group import StoreGroup
+from flowcheck.vault.persist.checkpoint_ledger import LEDGER
 
 NEW_STORE = "stripes.new"
 """Name of an empty file that lets a store without `stripes.json` into a set that has saves."""
@@ -67,7 +68,8 @@ def join_set(group: StoreGroup, data: int, parity: int) -> None:
             )
         )
     refuse_twins(group.stores)
-    if newest.current < needed:  # killed while the list was written for the first time
+    if newest.current < needed and not _has_saves(group):
+        # Killed while the list was written for the first time.
         write_all(group, STORES, newest.content, newest.number, 0, newest.stale)
         return
     fresh: list[BlockStore] = []
@@ -79,6 +81,11 @@ def join_set(group: StoreGroup, data: int, parity: int) -> None:
             group.down[store] = is_new if isinstance(is_new, Finding) else absent
     if fresh:
         write_all(group, STORES, newest.content, newest.number, 0, fresh)
+
+
+def _has_saves(group: StoreGroup) -> bool:
+    """Whether the set was in use: then stores without the list are disks that are not mounted."""
+    return any(one is True for one in group.ask(lambda store: store.target.holds(LEDGER)))
 
 
 def _is_new(store: BlockStore) -> bool:

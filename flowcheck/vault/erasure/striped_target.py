@@ -22,6 +22,7 @@ from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MANIFEST_MAX_B
 from flowcheck.vault.erasure import shard_file as files
 from flowcheck.vault.erasure.block_store import SHARD, BlockStore, refuse_stranger
 from flowcheck.vault.erasure.isal_code import ErasureCode
+from flowcheck.vault.erasure.save_mending import Checked, MendedSave, SaveMender
 from flowcheck.vault.erasure.save_reader import find_save, manifest_of
 from flowcheck.vault.erasure.shard_check import shard_is_whole
 from flowcheck.vault.erasure.shard_file import SaveHeader, header_of
@@ -31,6 +32,8 @@ from flowcheck.vault.erasure.store_group import LIMIT_S, StoreGroup
 from flowcheck.vault.erasure.store_pace import StorePace
 from flowcheck.vault.erasure.store_set import join_set
 from flowcheck.vault.erasure.stripe_layout import BLOCK_BYTES
+from flowcheck.vault.persist.checkpoint_ledger import LEDGER
+from flowcheck.vault.persist.checkpoint_ledger import decode as decode_ledger
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.upload_journal import SENT
@@ -64,6 +67,7 @@ class StripedTarget:
         """Which stores lack the step that was sent last; None: none does."""
         self.lacking = 0
         """How many do."""
+        self.stores = len(stores)
 
     def read(self, path: str, most_bytes: int = MANIFEST_MAX_BYTES) -> bytes | None:
         self._join()
@@ -120,6 +124,22 @@ class StripedTarget:
         gone = self._group.ask(lambda store: store.target.remove(name))
         shutil.rmtree(self._staging / SHARDS / name, ignore_errors=True)
         return all(one is None for one in withdrawn) and all(one is True for one in gone)
+
+    def mend(
+        self, name: str, digest: str, pace: TransferPace, checked: Checked, *, every_block: bool
+    ) -> MendedSave:
+        """Makes blocks again that stores lack of a checkpoint, as `SaveMender.mend`, which
+        describes the rest."""
+        self._join()
+        scratch = self._staging / SHARDS
+
+        def is_listed(wanted: str) -> bool:
+            text = self.read(LEDGER)
+            entry = decode_ledger(text, f"{self.url}/{LEDGER}").entry(wanted)
+            return entry is not None and entry.digest == digest
+
+        mender = SaveMender(self._group, scratch, pace, is_listed, checked)
+        return mender.mend(name, digest, every_block=every_block)
 
     def _header(self, name: str, listing: CheckpointListing) -> SaveHeader:
         return header_of(name, listing, self._code.data, self._code.parity, self._block_bytes)

@@ -31,11 +31,15 @@ def open_target(config: PersistConfig, journal: Path) -> StorageTarget:
     return ObjectStore(config.target, fs, journal)
 
 
-def open_striped_target(config: PersistConfig, staging: Path) -> StripedTarget:
-    """The stores of `targets`. Raises as `open_target` does."""
+def open_striped_target(
+    config: PersistConfig, staging: Path, journals: Path | None = None
+) -> StripedTarget:
+    """The stores of `targets`. journals: a folder for the upload journals, by default `staging`.
+    Raises as `open_target` does."""
     assert config.data_blocks is not None and config.parity_blocks is not None
+    journals = journals or staging
     stores = [
-        open_store(url, config.options, config.timeout_s, staging / f"store-{number}", "persist")
+        open_store(url, config.options, config.timeout_s, journals / f"store-{number}", "persist")
         for number, url in enumerate(config.targets)
     ]
     data, parity = config.data_blocks, config.parity_blocks

@@ -59,7 +59,7 @@ class LocalFolder:
             with atomic_path_per_process(final, leftovers=LEFTOVERS, folder=True) as place:
                 for file in listing.files:
                     make_folder((place / file.name).parent)
-                    _copy(folder / file.name, place / file.name, pace)
+                    copy_file_durably(folder / file.name, place / file.name, pace)
 
     def verify(self, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
         pace.heartbeat()
@@ -92,7 +92,8 @@ class LocalFolder:
         return True
 
 
-def _copy(source: Path, to: Path, pace: TransferPace) -> None:
+def copy_file_durably(source: Path, to: Path, pace: TransferPace) -> None:
+    """Copies a file, durably. Raises Stopped, OSError."""
     with source.open("rb") as reader, to.open("wb") as writer:
         while data := reader.read(COPY_BYTES):
             pace.wait_to_send(len(data))

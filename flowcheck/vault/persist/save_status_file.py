@@ -37,6 +37,8 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     """Why the newest durable checkpoint is not called exact; None: nothing says so."""
     short: Finding | None = None
     """Which of several stores have not taken the checkpoint that was saved last; None: all have."""
+    scrubbed_s: float = 0.0
+    """Time at which all blocks of all saves on several stores had been read last."""
     took_s: float = 0.0
     """Seconds that the last save took."""
     count: int = 0

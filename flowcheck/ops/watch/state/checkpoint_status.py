@@ -50,6 +50,7 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         attempts=found.attempts,
         doubt=found.doubt,
         short=found.short,
+        scrubbed_time_ns=int(found.scrubbed_s * 1e9) if found.scrubbed_s else None,
         exact_step=found.exact_step,
         exact_name=found.exact_name,
         exact_time_ns=int(found.exact_s * 1e9) if found.exact_step is not None else None,
@@ -99,6 +100,7 @@ def _with_exact_of(known: DurableCheckpoint, own: DurableCheckpoint) -> DurableC
         own,
         doubt=known.doubt,
         short=known.short,
+        scrubbed_time_ns=known.scrubbed_time_ns,
         exact_step=known.exact_step,
         exact_name=known.exact_name,
         exact_time_ns=known.exact_time_ns,
@@ -153,6 +155,9 @@ def checkpoint_sentences(
         yield f"  [red]{escape(str(own.doubt))}[/]", own.doubt
     if own.short is not None:
         yield f"  [yellow]{escape(str(own.short))}[/]", own.short
+    if own.scrubbed_time_ns is not None:
+        ago = _ago(_age_s(own.scrubbed_time_ns / 1e9))
+        yield f"  all blocks of all saves were read {ago} ago", None
     if own.phase:
         share = f", {100 * own.done_share:.0f} % there" if own.done_share is not None else ""
         yield f"  {own.phase} step {own.phase_step}{share}", None
