@@ -44,6 +44,9 @@ struct fcl_comm_settings {
 	const uint32_t
 		*chains; /* [channel][ranks]: each host's in a row, from the one that is in the
 				   tree over hosts on; NULL: no trees but where each has a host */
+	/* Channels with the first of two trees over hosts of several ranks; as many have the second one
+	   then, and so on. 0: half of all. */
+	uint32_t found;
 	/* NVLS trees: all-reduces of so many bytes and more, where NCCL can sum them so. */
 	uint64_t nvls_from;
 	uint32_t heads;             /* of each host; 0: there are no such trees */

@@ -47,6 +47,7 @@ static void fill(struct fcl_places *places, const struct fcl_comm_settings *sett
 				places->indices[channel] = i;
 		}
 	places->flat = settings->hosts == NULL || is_flat(places);
+	places->found = settings->found ? settings->found : (places->channels + 1) / 2;
 }
 
 /* By host, and every host with as many ranks. */
@@ -178,10 +179,10 @@ static uint32_t gpus_of(const struct fcl_places *places)
 	return places->ranks / places->host_count;
 }
 
-/* As nodes are doubled on one GPU each, trees take turns; over several GPUs each has half of the channels. */
+/* As nodes are doubled on one GPU each, trees take turns; over several GPUs each has its channels in a row. */
 static int has_second_tree(const struct fcl_places *places, uint32_t channel)
 {
-	return places->flat ? channel % 2 : channel >= (places->channels + 1) / 2;
+	return (places->flat ? channel : channel / places->found) % 2;
 }
 
 void fcl_tree_on(const struct fcl_places *places, uint32_t channel, struct fcl_tree *tree)

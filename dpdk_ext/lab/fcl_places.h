@@ -11,6 +11,7 @@ struct fcl_places {
 	uint32_t *indices; /* [channel]: this rank's place in it */
 	uint32_t *hosts;   /* [ranks] */
 	uint32_t *chains;  /* [channel][ranks], by host; NULL: none */
+	uint32_t found;    /* channels with the first tree, before the second one has its turn */
 	int flat;          /* every rank has a host of its own */
 	uint32_t host_count;
 	uint32_t locals[FCL_MOST_GPUS],

@@ -218,6 +218,7 @@ def _comment(plan: LabPlan, script: Script) -> str:
     words += [f"--mtu {plan.cluster.mtu}", f"--nccl {plan.nccl}", f"--channels {plan.channels}"]
     words += [f"--protocol {plan.protocol}"] if plan.protocol else []
     words += [f"--algo {plan.algo}"] if plan.algo else []
+    words += [] if plan.tree_below is None else [f"--tree-below {plan.tree_below}"]
     words += [] if plan.nvls_from is None else [f"--nvls-from {plan.nvls_from}"]
     words += [f"--steps {plan.steps}"] if script.path == GPT else [f"--script {script.path.name}"]
     return " ".join(("flowcheck lab record", *words, "--", *plan.arguments)).removesuffix(" --")

@@ -70,6 +70,15 @@ class RankLayout:
             found += [ranks[first - hop] for hop in range(len(ranks))]
         return found
 
+    def found(self, channels: int) -> int:
+        """Channels that NCCL's search found, which have the first of the two trees; their copies
+        have the second one. The search does not ask how many channels there may be (src/init.cc,
+        initTransportsRank), so that each NIC has one; what is more than NCCL_MAX_NCHANNELS is cut
+        off behind the copying (src/graph/connect.cc, ncclTopoPostset)."""
+        nics = min(len(self.entrances(host)) for host in range(len(self.hosts)))
+        half = -(-channels // 2)
+        return -(-half // nics) * nics
+
     def ring(self, channel: int) -> list[int]:
         """The ring of a channel, from rank 0 on."""
         whole: list[int] = []

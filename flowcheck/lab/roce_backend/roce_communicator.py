@@ -165,6 +165,7 @@ class RoceCommunicator:
                 "orders": kept[0],
                 "hosts": kept[1],
                 "chains": kept[3] if chains else ffi.NULL,
+                "found": self.layout.found(settings.channels),
                 "nvls_from": settings.nvls_from,
                 "heads": len(heads[0]) if heads else 0,
                 "head_ranks": kept[2],

@@ -302,7 +302,7 @@ class _Nodes:
         for place, (chunk, (later, group)) in enumerate(product(CHUNKS, enumerate(groups))):
             made = self._fork(group, replace(shape, chunk_bytes=chunk), shared, trees)
             if made is None:
-                return
+                continue  # Ports' numbers may contradict each other, and another order not.
             yield replace(made, penalty=place * UNLIKELY)
             for count in (n for n in USUAL_CHANNELS if n > channels and not later):
                 wider = replace(made, nvls=replace(made.nvls, channels=count))
