@@ -23,6 +23,8 @@ from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
 from flowcheck.ops.analysis.job_hints import hints_from_job_file
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.sharding import sharded_model_probe
+from flowcheck.stages.job_learning.job_selection import flows_of
+from flowcheck.wire.learn import read_stream
 
 TESTS = Path(__file__).resolve().parents[1]
 DATA = TESTS / "data" / "hybrid"
@@ -171,3 +173,22 @@ def test_a_checkpoint_of_all_ranks_behind_the_first_step_hides_none_of_the_shard
     wanted = {first: len(STEPS), middle: 2 * len(STEPS), root: len(STEPS)}
     assert {size: sums[size] for size in wanted} == wanted  # the other connection holds more
     assert reading.job is not None and not reading.why_not
+
+
+@pytest.mark.nightly
+def test_the_next_lifes_connections_are_never_taken_for_another_jobs(tmp_path: Path) -> None:
+    """It begins with sums, as anything may: while no iteration of it is whole, none of its
+    connections is dropped for good."""
+    replayed(RAILS, tmp_path, mesh=f"{ONE_OF_TWO}1")  # writes the job file
+    hints, tape = hints_from_job_file(tmp_path / "job.toml", [RAILS]), read_capture_files([RAILS])
+    whole = hints.read(tape)
+    assert whole.job is not None
+    own = set(flows_of(whole.job, whole.flows))
+    ordered, early = sorted(tape.messages, key=lambda m: m.order), []
+    for count in range(12, 37, 8):  # of 128, of four steps
+        reading = read_stream(
+            tape.flows, ordered[:count], ended=False, before=whole.job, stated=hints.stated
+        )
+        assert not own.intersection(reading.others), count
+        early.append(reading.job is None)
+    assert any(early)

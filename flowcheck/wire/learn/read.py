@@ -288,7 +288,12 @@ def _read_sorted(
         job=first.job,
         why_not=(*why_not, *chain.from_iterable(map(_unread, communicators, found))),
         formats=formats.told(sorted_flows),
-        others=others(communicators, p2p_streams, query.before),
+        others=others(
+            communicators,
+            p2p_streams,
+            query.before,
+            begins_unseen=stated is not None and stated.weights_unsent,
+        ),
         gathered=None if sharded is None else sharded.base,
         parts=parts,
         awaited=None if query.ended or first.job is not None else awaited(communicators),

@@ -17,18 +17,24 @@ ENOUGH = 3
 
 
 def others(
-    communicators: Sequence[Communicator], p2p: Sequence[Stream], before: LearnedJob | None = None
+    communicators: Sequence[Communicator],
+    p2p: Sequence[Stream],
+    before: LearnedJob | None = None,
+    *,
+    begins_unseen: bool = False,
 ) -> tuple[FlowKey, ...]:
     """Data and clear-to-send flows of communicators that were read whole from their start and did
     not begin as DDP does, and of point-to-point connections between hosts of which no ring leads
     from one to the other: what completes an all-reduce runs beside it. None before a job was seen
-    to begin, or given: until then nothing is known not to be it. before: a job already followed.
+    to begin, or given: until then nothing is known not to be it. before: a job already followed;
+    begins_unseen: it sends no weights. The first sums of its next life look like any other's until
+    an iteration is whole, so that of no communicator it is known not to be that life.
     """
     jobs = [c for c in communicators if c.habits.shapes]
     if not jobs and before is None:
         return ()
     found: list[Stream] = []
-    for communicator in communicators:
+    for communicator in () if begins_unseen else communicators:
         if communicator.habits.stage is Stage.NOTHING and _whole(communicator):
             own = _streams(communicator)
             found += [s for s in own if not any(may_branch(s, c.ring) for c in jobs)]
