@@ -168,9 +168,18 @@ def fleet_restore(
         str | None, typer.Option(metavar="CHAIN", help="Only the shard that this chain captures.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
+    despite_lives: Annotated[
+        bool,
+        typer.Option(
+            "--despite-lives",
+            help="Join shards whose chains count the job's restarts differently.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the newest step that is exact in each shard of a fleet, from any machine that has it.
+
+    All shards come of one life of the training job, all of them or none.
 
     Exit code 0: written; 2: not, with the reason.
 
@@ -187,7 +196,9 @@ def fleet_restore(
         form=form,
         force=force,
     )
-    code = verb.run(file, request, step_stated(step), shard, as_json=as_json)
+    code = verb.run(
+        file, request, step_stated(step), shard, despite_lives=despite_lives, as_json=as_json
+    )
     raise typer.Exit(code)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 from support.chain import LIMIT_S, flowcheck, wait_until
-from support.fleets import STEPS, Fleet, small_fleet
+from support.fleets import STEPS, SmallFleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
 from flowcheck.fleet.node_report import NodeReport
@@ -28,12 +28,12 @@ from flowcheck.ops.fleet.node_folder import NodeFolder
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path: Path) -> Iterator[SmallFleet]:
     with small_fleet(tmp_path) as made:
         yield made
 
 
-def keeping(fleet: Fleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeeping]:
+def keeping(fleet: SmallFleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeeping]:
     folder = fleet.node(node)
     folder.take(fleet.state())
     return folder, ChainKeeping(folder, chain)
@@ -41,7 +41,7 @@ def keeping(fleet: Fleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeepi
 
 @pytest.mark.timeout(400)
 def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
-    fleet: Fleet,
+    fleet: SmallFleet,
 ) -> None:
     folders = {}
     for node, chain in (("a", "ring0"), ("b", "ring0.b")):
@@ -99,7 +99,7 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
 
 
 @pytest.mark.timeout(200)
-def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: Fleet) -> None:
+def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: SmallFleet) -> None:
     folder, keeps = keeping(fleet, "a", "ring0")
     assert keeps.look() is None
     [chain] = folder.read().on("a")
@@ -123,7 +123,9 @@ def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: 
 
 
 @pytest.mark.timeout(200)
-def test_a_machine_that_was_away_ends_what_the_newest_state_has_elsewhere(fleet: Fleet) -> None:
+def test_a_machine_that_was_away_ends_what_the_newest_state_moved(
+    fleet: SmallFleet,
+) -> None:
     """Generation 2 has the chain on b: a hears of it from b's keeper, and has no text of it."""
     folder, keeps = keeping(fleet, "a", "ring0")
     assert keeps.look() is None
@@ -141,7 +143,7 @@ def test_a_machine_that_was_away_ends_what_the_newest_state_has_elsewhere(fleet:
     assert folder.record("ring0").starts == 1
 
 
-def test_two_states_of_one_generation_are_told(fleet: Fleet) -> None:
+def test_two_states_of_one_generation_are_told(fleet: SmallFleet) -> None:
     first = fleet.state()
     other = msgspec.structs.replace(first, folder="/elsewhere")
     assert first.stated_digest == fleet.state(7).stated_digest != other.stated_digest
@@ -158,7 +160,7 @@ def test_two_states_of_one_generation_are_told(fleet: Fleet) -> None:
     assert not any(n.is_any_of(told.STATES_DIFFER) for n in view_of(first, dict(answers)).notes)
 
 
-def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: Fleet) -> None:
+def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: SmallFleet) -> None:
     job = fleet.folder / "ring0.toml"
     job.write_text(f'learned = "{fleet.folder / "nowhere.json"}"\n' + job.read_text())
     folder, keeps = keeping(fleet, "a", "ring0")
@@ -169,7 +171,7 @@ def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: Fleet) -> 
     assert keeps.look() == why and folder.record("ring0").starts == 1, "not at once"
 
 
-def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: Fleet) -> None:
+def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: SmallFleet) -> None:
     folder, keeps = keeping(fleet, "a", "ring0")
     fleet.made.files[0].unlink()
     until_s = time.monotonic() + 4
@@ -179,7 +181,7 @@ def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: Fleet) ->
     assert 1 <= folder.record("ring0").starts <= 3
 
 
-def asked(fleet: Fleet, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+def asked(fleet: SmallFleet, method: str, path: str, body: bytes = b"", **headers: str) -> int:
     place = urlsplit(fleet.state().keepers["a"])
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=20)
     connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
@@ -189,7 +191,7 @@ def asked(fleet: Fleet, method: str, path: str, body: bytes = b"", **headers: st
 
 
 @pytest.mark.timeout(200)
-def test_a_keeper_stops_for_nobody_but_who_may(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_keeper_stops_for_nobody_but_who_may(fleet: SmallFleet, tmp_path: Path) -> None:
     folder = fleet.node("a")
     folder.take(fleet.state())
     fleet.keeper("a")

@@ -139,6 +139,40 @@ NO_COMMON_STEP = Entry(
     "no step is exact in a running chain of each shard",
     remedy="Wait for steps; what is lost comes back from a checkpoint of the trainer.",
 )
+LIVES_DIFFER = Entry(
+    "fleet.lives_differ",
+    "the shards have no step that is of one life of the training job: {lives}",
+    cause="Training began again, and not all chains and copies have followed it to that life yet, "
+    "or some count lives from another start, as they joined the job midway.",
+    remedy="Wait until all follow, or give all shards the same checkpoint of the trainer "
+    "(`flowcheck base FILE`). One shard is given by `--shard CHAIN`. Only who knows that all are "
+    "of one run of the job joins them by `--despite-lives`.",
+)
+LIVES_UNKNOWN = Entry(
+    "fleet.lives_unknown",
+    "nobody knows of which life of the training job the shards' steps are: {lives}",
+    cause="The copies were brought up by an earlier release, or the job was just starting again.",
+    remedy="Ask again when a step has passed. Only who knows that the states are of one run of the "
+    "job joins them by `--despite-lives`.",
+)
+STATES_OF_STEP_DIFFER = Entry(
+    "fleet.states_of_step_differ",
+    "nodes {nodes} have different states of {chain} at step {step}: nothing says which is right",
+    cause="One of them has faulty memory or other settings, or follows another run of the job.",
+    remedy="Compare each with a checkpoint of the trainer, at these machines: "
+    "`flowcheck audit FILE`",
+)
+STATE_CHANGED = Entry(
+    "fleet.state_changed",
+    "{chain} has no longer the state of step {step} that it told of",
+    cause="The training job began again, or the step went out of memory meanwhile.",
+    remedy="Ask again.",
+)
+LIVES_JOINED = Entry(
+    "fleet.lives_joined",
+    "steps were put together without a look at the lives of the training job, as `--despite-lives` "
+    "asks",
+)
 STEP_ELSEWHERE = Entry(
     "fleet.step_elsewhere",
     "chain {chain} does not run; its newest step that is exact elsewhere is {step}, on node {node}",
@@ -259,7 +293,16 @@ ONE_LIFE = Entry(
 STOPPED_HERE = Entry(
     "fleet.stopped_here",
     "the fleet was stopped, as of generation {generation}, as node {node} on this machine has it",
-    remedy="What a chain saved is given by `flowcheck restore{run!o} --format torch --out FILE`.",
+)
+WANTED_HERE = Entry(
+    "fleet.wanted_here",
+    "the fleet is to run, as of generation {generation}, as node {node} on this machine has it",
+    remedy="Start it again: `flowcheck fleet up FILE.toml`. Chains that run go on.",
+)
+SAVED_HERE = Entry(
+    "fleet.saved_here",
+    "chain {chain} of node {node} has saved step {step}, on this machine",
+    remedy="`flowcheck restore{run!o} --format torch --out FILE` gives it.",
     also=("run",),
 )
 OUT_EXISTS = Entry(
