@@ -144,8 +144,8 @@ LIVES_DIFFER = Entry(
     "the shards have no step that is of one life of the training job: {lives}",
     cause="Training began again, and not all chains and copies have followed it to that life yet, "
     "or some count lives from another start, as they joined the job midway.",
-    remedy="Wait until all follow, or give all shards the same checkpoint of the trainer "
-    "(`flowcheck base FILE`). One shard is given by `--shard CHAIN`. Only who knows that all are "
+    remedy="Wait until all follow, or give the chains of all shards the same checkpoint of the "
+    "trainer as their base. One shard is given by `--shard CHAIN`. Only who knows that all are "
     "of one run of the job joins them by `--despite-lives`.",
 )
 LIVES_UNKNOWN = Entry(
@@ -159,8 +159,7 @@ STATES_OF_STEP_DIFFER = Entry(
     "fleet.states_of_step_differ",
     "nodes {nodes} have different states of {chain} at step {step}: nothing says which is right",
     cause="One of them has faulty memory or other settings, or follows another run of the job.",
-    remedy="Compare each with a checkpoint of the trainer, at these machines: "
-    "`flowcheck audit FILE`",
+    remedy="Audit each of them, at its machine, by a checkpoint of the trainer of that step.",
 )
 STATE_CHANGED = Entry(
     "fleet.state_changed",
