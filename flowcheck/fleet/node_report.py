@@ -7,6 +7,7 @@ import msgspec
 
 from flowcheck.findings.finding import Finding
 from flowcheck.fleet.common_step import Holder, Life
+from flowcheck.fleet.fleet_state import StateRank
 
 
 class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,11 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[str, str]
     """{chain of the fleet: its machine}, as its state has them."""
     chains: tuple[ChainReport, ...]
+
+    @property
+    def rank(self) -> StateRank:
+        """Of its state."""
+        return StateRank(self.generation, not self.wanted, self.stated)
 
 
 def holder_of(report: ChainReport, node: str) -> Holder:

@@ -5,6 +5,7 @@ own optimizer and by the process table."""
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import time
@@ -25,6 +26,7 @@ from flowcheck.ops.fleet.fleet_place import fleet_state_of
 from flowcheck.ops.fleet.fleet_status_command import view_of
 from flowcheck.ops.fleet.keeper_client import LIMIT_S as ASKED_S
 from flowcheck.ops.fleet.node_folder import NodeFolder
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 @pytest.fixture
@@ -141,6 +143,50 @@ def test_a_machine_that_was_away_ends_what_the_newest_state_moved(
     why = keeps.look()
     assert why is not None and why.is_any_of(told.NEWER_KNOWN, told.CHAIN_ENDED)
     assert folder.record("ring0").starts == 1
+
+
+@pytest.mark.timeout(300)
+def test_of_two_states_of_one_number_one_holds_and_a_changed_file_stops_it(
+    fleet: SmallFleet,
+) -> None:
+    """Started twice at one instant, by two files: the chain is on a by the one, on b by the other.
+    Then a third file, which has b alone, stops what both machines run."""
+    moved = fleet.file.with_name("moved.toml")
+    moved.write_text(fleet.file.read_text().replace('node = "a"', 'node = "b"'))
+    states = {"a": fleet.state(), "b": fleet_state_of(checked_fleet(moved, 1), 1)}
+    loser, winner = sorted(states, key=lambda node: states[node].rank)
+    keeps = {}
+    for node, state in states.items():
+        folder = fleet.node(node)
+        assert (
+            folder.take(state) == state == folder.take(states[loser if node == winner else winner])
+        )
+        keeps[node] = ChainKeeping(folder, "ring0")
+        assert keeps[node].look() is None
+    runs = {
+        n: RunDir(Path(next(o.run for o in s.on(n) if o.of is None))) for n, s in states.items()
+    }
+    for node in states:
+        fleet.keeper(node)
+    wait_until(
+        lambda: not runs[loser].stage_pids(), LIMIT_S, "the end of the one that is outranked"
+    )
+    why = keeps[loser].look()
+    assert why is not None and why.is_any_of(told.NEWER_KNOWN, told.CHAIN_ENDED)
+    assert keeps[winner].look() is None and runs[winner].stage_pids()
+
+    alone = fleet.file.with_name("alone.toml")
+    begin, _, last = moved.read_text().split("[[node]]")
+    node, _, rest = last.partition("[[chain]]")
+    chain, _, _ = rest.partition("[redundancy]")
+    text = f"{begin}[[node]]{node}[[chain]]{chain}[redundancy]\nreplication_factor = 1\n"
+    alone.write_text(text)
+    code, out, err = flowcheck("fleet", "status", alone, "--json")
+    assert code == 1 and set(json.loads(out)["nodes"]) == {"a", "b"}, out + err
+    code, out, err = flowcheck("fleet", "down", alone, "--wait", "60", "--json")
+    assert code == 0 and not json.loads(out)["running"], out + err
+    assert not any(run.stage_pids() for run in runs.values())
+    assert not any(fleet.node(node).read().wanted for node in "ab")
 
 
 def test_two_states_of_one_generation_are_told(fleet: SmallFleet) -> None:

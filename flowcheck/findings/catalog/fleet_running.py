@@ -93,7 +93,7 @@ START_SLOW = Entry(
 STOPPED = Entry("fleet.stopped", "the fleet was stopped (`flowcheck fleet down`)")
 KEEPER_PATH = Entry(
     "fleet.keeper_path",
-    "a keeper has `GET /node` and `POST /stop`",
+    "a keeper has `GET /node`, `GET /fleet` and `POST /stop`",
     remedy="Ask by `flowcheck fleet status FILE.toml`.",
 )
 STOP_REQUEST = Entry(

@@ -96,7 +96,8 @@ def view_of(state: FleetState, answers: dict[str, Answer]) -> FleetView:
     newest_ones = [
         o for o in answers.values() if isinstance(o, NodeReport) and o.generation == newest
     ]
-    if len({(one.wanted, one.stated) for one in newest_ones}) > 1:
+    heard = any(one.newer == newest for one in newest_ones)  # of one that nobody has any more
+    if heard or len({(one.wanted, one.stated) for one in newest_ones}) > 1:
         names = tuple(one.node for one in newest_ones)
         notes.append(STATES_DIFFER(nodes=names, generation=newest))
     for node, answer in answers.items():
@@ -126,7 +127,10 @@ def status(file: Path, *, as_json: bool) -> int:
     """Prints the state of all machines. Returns 0 if all answer and all chains run, else 1. Raises
     ConfigError where the file is refused, or no machine answers."""
     state = fleet_of(file)
-    view = look(state, KeeperClient(state.token_file, state.ca))
+    client = KeeperClient(state.token_file, state.ca)
+    answers = client.reports(state.keepers)
+    known = client.newest_state(state, answers)
+    view = look(known, client) if known.keepers != state.keepers else view_of(known, answers)
     if not any(isinstance(one, NodeReport) for one in view.nodes.values()):
         view = msgspec.structs.replace(view, notes=(*view.notes, *_told_here(state)))
     if as_json:
@@ -175,6 +179,10 @@ def down(file: Path, *, limit_s: float, as_json: bool) -> int:
     known = client.reports(state.keepers)
     if not any(isinstance(one, NodeReport) for one in known.values()):
         raise ConfigError("FILE", str(file), NO_KEEPER(tuple(map(_why, known.values()))))
+    newest = client.newest_state(state, known)
+    if newest.keepers != state.keepers:  # the file has changed since
+        state = msgspec.structs.replace(newest, keepers=state.keepers | newest.keepers)
+        known = client.reports(state.keepers)
     generation = newest_generation(known, state.name) + 1
     until_s = time.monotonic() + limit_s
     answers = client.stop(state.keepers, generation)
