@@ -7,10 +7,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -61,6 +63,7 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
     fleet.reaches("ring0.b")
     code, view = fleet.status()
     assert (code, view["common_step"], view["notes"]) == (0, STEPS, [])
+    drilled(fleet)
 
     keepers["b"].process.send_signal(signal.SIGSTOP)
     began_s = time.monotonic()
@@ -98,6 +101,39 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
     fleet.keeper("a")
     wait_until(lambda: not folders["a"].read().wanted, LIMIT_S, "the news of the stop")
     assert folders["a"].read().generation == folders["b"].read().generation == 2
+
+
+def drilled(fleet: SmallFleet) -> None:
+    """`fleet drill` fetches from both, tells a damaged file, and leaves nothing."""
+    before = set(fleet.folder.glob("*"))
+
+    def drill() -> tuple[int, Any]:
+        code, out, err = flowcheck("fleet", "drill", fleet.file, "--json")
+        assert out, err
+        return code, json.loads(out)
+
+    code, done = drill()
+    assert code == 0 and done["step"] == STEPS, done
+    ways = {one["chain"]: one for one in done["ways"]}
+    assert {name: one["node"] for name, one in ways.items()} == {"ring0": "a", "ring0.b": "b"}
+    assert done["fastest"]["ring0"] in ways and done["seconds"] > 0
+    [staged] = (fleet.run("ring0.b").root / "serve").glob("step-*")
+    size = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
+    assert ways["ring0.b"]["bytes"] == size
+    assert [one["survive"] for one in done["odds"]] == [1.0, 0.0], "one of two, both of two"
+    tensors = next(path for path in staged.rglob("*.safetensors") if path.stat().st_size > 1000)
+    with tensors.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    code, done = drill()
+    whole = {one["chain"]: one["why_not"] is None for one in done["ways"]}
+    assert (code, whole) == (1, {"ring0": True, "ring0.b": False})
+    assert [one["survive"] for one in done["odds"]] == [0.5, 0.0]
+    assert done["fastest"] == {"ring0": "ring0"}
+    shutil.rmtree(staged)  # it is written anew
+    assert set(fleet.folder.glob("*")) == before
 
 
 @pytest.mark.timeout(200)

@@ -167,6 +167,21 @@ STATE_CHANGED = Entry(
     cause="The training job began again, or the step went out of memory meanwhile.",
     remedy="Ask again.",
 )
+DRILL_DIFFERS = Entry(
+    "fleet.drill_differs",
+    "{chain} gave tensors of step {step} that differ from those of another chain",
+    cause="One of them has faulty memory or a faulty disk: their digests told the same.",
+    remedy="Audit each of them, at its machine, by a checkpoint of the trainer of that step.",
+)
+DRILL_SHARD_LOST = Entry(
+    "fleet.drill_shard_lost",
+    "nobody gave the shard of {chain}",
+    remedy="Look at its machine, and at those of its copies.",
+)
+DRILL_AT_THIS_RATE = Entry(
+    "fleet.drill_rate",
+    "a restore is as fast as this drill was, and nodes are lost independently of their domains",
+)
 LIVES_JOINED = Entry(
     "fleet.lives_joined",
     "steps were put together without a look at the lives of the training job, as `--despite-lives` "

@@ -175,6 +175,18 @@ def _told(found: CommonStep, given: Sequence[Given], out: Path, *, despite_lives
     return Restored(step=found.step, life=found.life, shards=tuple(given), assumed=assumed)
 
 
+def source_of(state: FleetState, chain: FleetChain, step: Step, digest: str) -> StepSource:
+    """A step at a chain's server, with this state and no other."""
+    https = chain.served.startswith("https:")
+    return StepSource(
+        url=chain.served,
+        token_file=None if state.token_file is None else Path(state.token_file),
+        authority=Path(state.ca) if https and state.ca is not None else None,
+        step=step,
+        digest=digest,
+    )
+
+
 def _given(
     state: FleetState,
     shard: str,
@@ -186,14 +198,7 @@ def _given(
     what a machine answers."""
     last: FlowCheckError | None = None
     for chain in chains:
-        https = chain.served.startswith("https:")
-        source = StepSource(
-            url=chain.served,
-            token_file=None if state.token_file is None else Path(state.token_file),
-            authority=Path(state.ca) if https and state.ca is not None else None,
-            step=Step(found.step),
-            digest=found.digest(shard),
-        )
+        source = source_of(state, chain, Step(found.step), found.digest(shard))
         try:
             restore_command.restore(replace(request, source=source))
         except StateError as error:
