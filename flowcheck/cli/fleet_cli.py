@@ -24,6 +24,8 @@ app = CommandApp(
 
 * `flowcheck fleet status fleet.toml`, `flowcheck fleet down fleet.toml` - without Ray too
 
+* `flowcheck fleet drill fleet.toml` - what a restore would give and take, tried on the live fleet
+
 * `flowcheck fleet plan --nodes 16 --replication-factor 2` - the exact probability for any number of
   nodes lost
 
@@ -168,9 +170,18 @@ def fleet_restore(
         str | None, typer.Option(metavar="CHAIN", help="Only the shard that this chain captures.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
+    despite_lives: Annotated[
+        bool,
+        typer.Option(
+            "--despite-lives",
+            help="Join shards whose chains count the job's restarts differently.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the newest step that is exact in each shard of a fleet, from any machine that has it.
+
+    All shards come of one life of the training job, all of them or none.
 
     Exit code 0: written; 2: not, with the reason.
 
@@ -187,8 +198,32 @@ def fleet_restore(
         form=form,
         force=force,
     )
-    code = verb.run(file, request, step_stated(step), shard, as_json=as_json)
+    code = verb.run(
+        file, request, step_stated(step), shard, despite_lives=despite_lives, as_json=as_json
+    )
     raise typer.Exit(code)
+
+
+@app.command("drill", epilog=MORE)
+def fleet_drill(
+    file: Place,
+    shard: Annotated[
+        str | None, typer.Option(metavar="CHAIN", help="Only the shard that this chain captures.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Try a restore on the running fleet: fetch the newest step from everybody, compare, remove it.
+
+    Shows how long each way takes, and with what probability all shards survive lost nodes. Chains
+    go on; each writes the step to files of its own while it is fetched.
+
+    Exit code 0: all gave what they told of; 1: some did not; 2: there is no common step.
+
+    Example: `flowcheck fleet drill fleet.toml`
+    """
+    from flowcheck.ops.fleet import fleet_drill_command as verb
+
+    raise typer.Exit(verb.run(file, shard, as_json=as_json))
 
 
 @app.command("node", epilog=MORE)

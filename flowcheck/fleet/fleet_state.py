@@ -5,10 +5,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import NamedTuple
 
 import msgspec
 
 from flowcheck.fleet.fleet_chains import FleetChain
+
+
+class StateRank(NamedTuple):
+    """Which of two states takes the place of the other: a total order, so that machines which hear
+    of both in any order agree. Two who start the fleet at the same instant may take one number:
+    the digest decides then, for no clock does; a stop wins against a start."""
+
+    generation: int
+    stopped: bool
+    stated: str
+    """`FleetState.stated_digest`."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +60,10 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         chains = tuple(msgspec.structs.replace(own, job=job_digest(own.job)) for own in self.chains)
         plain = msgspec.structs.replace(self, generation=0, wanted=True, chains=chains)
         return hashlib.sha256(encode_fleet(plain)).hexdigest()
+
+    @property
+    def rank(self) -> StateRank:
+        return StateRank(self.generation, not self.wanted, self.stated_digest)
 
     def for_node(self, node: str) -> FleetState:
         """With the job files of one machine's chains, which may have secrets, and of all others

@@ -6,10 +6,8 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.findings.finding import Finding
-
-STEPS_MAX = 64
-"""Newest exact steps that a report lists. A choice: machines that are further apart have none in
-common that memory still holds."""
+from flowcheck.fleet.common_step import Holder, Life
+from flowcheck.fleet.fleet_state import StateRank
 
 
 class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +36,10 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     exact: tuple[int, ...]
     """Exact steps in its memory, ascending: what is served while it runs."""
+    digests: tuple[str, ...]
+    """[step of `exact`] digest of its state, in hex; of several jobs, that of the last one."""
+    life: Life | None
+    """Of the training job, that these steps are of; None: nobody knows."""
     saved: int | None
     """The newest exact step that it can give, by memory or by a checkpoint of its own."""
 
@@ -57,15 +59,14 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """{chain of the fleet: its machine}, as its state has them."""
     chains: tuple[ChainReport, ...]
 
+    @property
+    def rank(self) -> StateRank:
+        """Of its state."""
+        return StateRank(self.generation, not self.wanted, self.stated)
 
-def newest_common_step(reports: dict[str, list[ChainReport]]) -> int | None:
-    """The newest step that is exact, and served, in some chain of each shard.
 
-    reports: {shard: its chains that answer}. None: there is no such step.
-    """
-    each = [
-        {step for own in chains if own.pid is not None for step in own.exact}
-        for chains in reports.values()
-    ]
-    common = set.intersection(*each) if each else set[int]()
-    return max(common, default=None)
+def holder_of(report: ChainReport, node: str) -> Holder:
+    """What a chain gives: nothing, if it does not run. node: its machine."""
+    runs = report.pid is not None and len(report.digests) == len(report.exact)
+    steps = dict(zip(report.exact, report.digests, strict=True)) if runs else {}
+    return Holder(name=report.name, of=report.of, node=node, life=report.life, steps=steps)

@@ -5,17 +5,20 @@ own optimizer and by the process table."""
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 from support.chain import LIMIT_S, flowcheck, wait_until
-from support.fleets import STEPS, Fleet, small_fleet
+from support.fleets import STEPS, SmallFleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
 from flowcheck.fleet.node_report import NodeReport
@@ -25,15 +28,16 @@ from flowcheck.ops.fleet.fleet_place import fleet_state_of
 from flowcheck.ops.fleet.fleet_status_command import view_of
 from flowcheck.ops.fleet.keeper_client import LIMIT_S as ASKED_S
 from flowcheck.ops.fleet.node_folder import NodeFolder
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path: Path) -> Iterator[SmallFleet]:
     with small_fleet(tmp_path) as made:
         yield made
 
 
-def keeping(fleet: Fleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeeping]:
+def keeping(fleet: SmallFleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeeping]:
     folder = fleet.node(node)
     folder.take(fleet.state())
     return folder, ChainKeeping(folder, chain)
@@ -41,7 +45,7 @@ def keeping(fleet: Fleet, node: str, chain: str) -> tuple[NodeFolder, ChainKeepi
 
 @pytest.mark.timeout(400)
 def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
-    fleet: Fleet,
+    fleet: SmallFleet,
 ) -> None:
     folders = {}
     for node, chain in (("a", "ring0"), ("b", "ring0.b")):
@@ -59,6 +63,7 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
     fleet.reaches("ring0.b")
     code, view = fleet.status()
     assert (code, view["common_step"], view["notes"]) == (0, STEPS, [])
+    drilled(fleet)
 
     keepers["b"].process.send_signal(signal.SIGSTOP)
     began_s = time.monotonic()
@@ -98,8 +103,41 @@ def test_machines_answer_without_ray_and_a_dead_ones_step_is_given_by_another(
     assert folders["a"].read().generation == folders["b"].read().generation == 2
 
 
+def drilled(fleet: SmallFleet) -> None:
+    """`fleet drill` fetches from both, tells a damaged file, and leaves nothing."""
+    before = set(fleet.folder.glob("*"))
+
+    def drill() -> tuple[int, Any]:
+        code, out, err = flowcheck("fleet", "drill", fleet.file, "--json")
+        assert out, err
+        return code, json.loads(out)
+
+    code, done = drill()
+    assert code == 0 and done["step"] == STEPS, done
+    ways = {one["chain"]: one for one in done["ways"]}
+    assert {name: one["node"] for name, one in ways.items()} == {"ring0": "a", "ring0.b": "b"}
+    assert done["fastest"]["ring0"] in ways and done["seconds"] > 0
+    [staged] = (fleet.run("ring0.b").root / "serve").glob("step-*")
+    size = sum(path.stat().st_size for path in staged.rglob("*") if path.is_file())
+    assert ways["ring0.b"]["bytes"] == size
+    assert [one["survive"] for one in done["odds"]] == [1.0, 0.0], "one of two, both of two"
+    tensors = next(path for path in staged.rglob("*.safetensors") if path.stat().st_size > 1000)
+    with tensors.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    code, done = drill()
+    whole = {one["chain"]: one["why_not"] is None for one in done["ways"]}
+    assert (code, whole) == (1, {"ring0": True, "ring0.b": False})
+    assert [one["survive"] for one in done["odds"]] == [0.5, 0.0]
+    assert done["fastest"] == {"ring0": "ring0"}
+    shutil.rmtree(staged)  # it is written anew
+    assert set(fleet.folder.glob("*")) == before
+
+
 @pytest.mark.timeout(200)
-def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: Fleet) -> None:
+def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: SmallFleet) -> None:
     folder, keeps = keeping(fleet, "a", "ring0")
     assert keeps.look() is None
     [chain] = folder.read().on("a")
@@ -123,7 +161,9 @@ def test_a_killed_chain_is_started_again_and_one_that_was_stopped_is_not(fleet: 
 
 
 @pytest.mark.timeout(200)
-def test_a_machine_that_was_away_ends_what_the_newest_state_has_elsewhere(fleet: Fleet) -> None:
+def test_a_machine_that_was_away_ends_what_the_newest_state_moved(
+    fleet: SmallFleet,
+) -> None:
     """Generation 2 has the chain on b: a hears of it from b's keeper, and has no text of it."""
     folder, keeps = keeping(fleet, "a", "ring0")
     assert keeps.look() is None
@@ -141,7 +181,51 @@ def test_a_machine_that_was_away_ends_what_the_newest_state_has_elsewhere(fleet:
     assert folder.record("ring0").starts == 1
 
 
-def test_two_states_of_one_generation_are_told(fleet: Fleet) -> None:
+@pytest.mark.timeout(300)
+def test_of_two_states_of_one_number_one_holds_and_a_changed_file_stops_it(
+    fleet: SmallFleet,
+) -> None:
+    """Started twice at one instant, by two files: the chain is on a by the one, on b by the other.
+    Then a third file, which has b alone, stops what both machines run."""
+    moved = fleet.file.with_name("moved.toml")
+    moved.write_text(fleet.file.read_text().replace('node = "a"', 'node = "b"'))
+    states = {"a": fleet.state(), "b": fleet_state_of(checked_fleet(moved, 1), 1)}
+    loser, winner = sorted(states, key=lambda node: states[node].rank)
+    keeps = {}
+    for node, state in states.items():
+        folder = fleet.node(node)
+        assert (
+            folder.take(state) == state == folder.take(states[loser if node == winner else winner])
+        )
+        keeps[node] = ChainKeeping(folder, "ring0")
+        assert keeps[node].look() is None
+    runs = {
+        n: RunDir(Path(next(o.run for o in s.on(n) if o.of is None))) for n, s in states.items()
+    }
+    for node in states:
+        fleet.keeper(node)
+    wait_until(
+        lambda: not runs[loser].stage_pids(), LIMIT_S, "the end of the one that is outranked"
+    )
+    why = keeps[loser].look()
+    assert why is not None and why.is_any_of(told.NEWER_KNOWN, told.CHAIN_ENDED)
+    assert keeps[winner].look() is None and runs[winner].stage_pids()
+
+    alone = fleet.file.with_name("alone.toml")
+    begin, _, last = moved.read_text().split("[[node]]")
+    node, _, rest = last.partition("[[chain]]")
+    chain, _, _ = rest.partition("[redundancy]")
+    text = f"{begin}[[node]]{node}[[chain]]{chain}[redundancy]\nreplication_factor = 1\n"
+    alone.write_text(text)
+    code, out, err = flowcheck("fleet", "status", alone, "--json")
+    assert code == 1 and set(json.loads(out)["nodes"]) == {"a", "b"}, out + err
+    code, out, err = flowcheck("fleet", "down", alone, "--wait", "60", "--json")
+    assert code == 0 and not json.loads(out)["running"], out + err
+    assert not any(run.stage_pids() for run in runs.values())
+    assert not any(fleet.node(node).read().wanted for node in "ab")
+
+
+def test_two_states_of_one_generation_are_told(fleet: SmallFleet) -> None:
     first = fleet.state()
     other = msgspec.structs.replace(first, folder="/elsewhere")
     assert first.stated_digest == fleet.state(7).stated_digest != other.stated_digest
@@ -158,7 +242,7 @@ def test_two_states_of_one_generation_are_told(fleet: Fleet) -> None:
     assert not any(n.is_any_of(told.STATES_DIFFER) for n in view_of(first, dict(answers)).notes)
 
 
-def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: Fleet) -> None:
+def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: SmallFleet) -> None:
     job = fleet.folder / "ring0.toml"
     job.write_text(f'learned = "{fleet.folder / "nowhere.json"}"\n' + job.read_text())
     folder, keeps = keeping(fleet, "a", "ring0")
@@ -169,7 +253,7 @@ def test_a_start_that_is_refused_is_told_and_tried_again_later(fleet: Fleet) -> 
     assert keeps.look() == why and folder.record("ring0").starts == 1, "not at once"
 
 
-def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: Fleet) -> None:
+def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: SmallFleet) -> None:
     folder, keeps = keeping(fleet, "a", "ring0")
     fleet.made.files[0].unlink()
     until_s = time.monotonic() + 4
@@ -179,7 +263,7 @@ def test_a_chain_that_ends_at_once_is_not_started_over_and_over(fleet: Fleet) ->
     assert 1 <= folder.record("ring0").starts <= 3
 
 
-def asked(fleet: Fleet, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+def asked(fleet: SmallFleet, method: str, path: str, body: bytes = b"", **headers: str) -> int:
     place = urlsplit(fleet.state().keepers["a"])
     connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=20)
     connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
@@ -189,7 +273,7 @@ def asked(fleet: Fleet, method: str, path: str, body: bytes = b"", **headers: st
 
 
 @pytest.mark.timeout(200)
-def test_a_keeper_stops_for_nobody_but_who_may(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_keeper_stops_for_nobody_but_who_may(fleet: SmallFleet, tmp_path: Path) -> None:
     folder = fleet.node("a")
     folder.take(fleet.state())
     fleet.keeper("a")

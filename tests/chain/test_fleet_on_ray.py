@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.chain import ExecutedCommand, wait_until
-from support.fleets import STEPS, Fleet, small_fleet
+from support.fleets import STEPS, SmallFleet, small_fleet
 
 from flowcheck.findings.catalog import fleet_running as told
 
@@ -88,14 +88,14 @@ class Cluster:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFleet]:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     with small_fleet(tmp_path) as made:
         yield made
 
 
-def up(fleet: Fleet, cluster: Cluster) -> Any:
+def up(fleet: SmallFleet, cluster: Cluster) -> Any:
     """`fleet up`, until Ray has both nodes."""
     words = ["fleet", "up", fleet.file, "--address", cluster.address, "--wait", "90", "--json"]
     for _ in range(10):
@@ -110,11 +110,11 @@ def up(fleet: Fleet, cluster: Cluster) -> Any:
     raise AssertionError("a raylet did not come")
 
 
-def pids(fleet: Fleet) -> dict[str, int]:
+def pids(fleet: SmallFleet) -> dict[str, int]:
     return {name: fleet.run(name).stage_pids()["supervisor"] for name in ("ring0", "ring0.b")}
 
 
-def is_kept(fleet: Fleet, chain: str) -> bool:
+def is_kept(fleet: SmallFleet, chain: str) -> bool:
     """Whether an actor keeps it, as its machine says."""
     found = fleet.chain(chain)
     return found is not None and found.kept
@@ -125,7 +125,7 @@ def is_kept(fleet: Fleet, chain: str) -> bool:
 )
 @pytest.mark.nightly  # two clusters: 40 s of processor time
 @pytest.mark.timeout(900)
-def test_chains_outlive_ray_and_are_adopted_by_the_next_one(fleet: Fleet) -> None:
+def test_chains_outlive_ray_and_are_adopted_by_the_next_one(fleet: SmallFleet) -> None:
     first = Cluster("ab")
     try:
         up(fleet, first)

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -43,24 +43,22 @@ def free_block(count: int) -> int:
 
 
 class Fleet:
-    """The file of a fleet of nodes a, b, ...; chain ring0 captures at a, and b has its copy."""
+    """The file of a fleet of nodes a, b, ..., each of which copies the chains of the one before."""
 
-    def __init__(self, folder: Path, nodes: str = "ab") -> None:
+    def __init__(self, folder: Path, jobs: Mapping[str, tuple[str, str]], nodes: str) -> None:
+        """jobs: {chain: (its node, its job file)}"""
         self.folder = folder
-        self.made = generate(job("LL128"), folder)
         self.file = folder / "fleet.toml"
         first = free_block(PORTS * len(nodes))
         text = f'name = "t"\nstate = "{folder / "st"}"\n'
         for at, name in enumerate(nodes):
             text += f'[[node]]\nname = "{name}"\naddress = "127.0.0.1"\n'
             text += f"port = {first + PORTS * at}\n"
-        text += f'[[chain]]\njob = "{folder / "ring0.toml"}"\nnode = "a"\n'
-        self.file.write_text(text + '[redundancy]\nstrategy = "ring"\n')
         root = '[services]\nuser = "root"\n' if os.geteuid() == 0 else ""
-        (folder / "ring0.toml").write_text(
-            f'[[source]]\nfile = "{self.made.files[0]}"\n{root}'
-            f'[optimizer]\nname = "adamw"\nlearning_rate = {LEARNING_RATE}\n'
-        )
+        for name, (node, own) in jobs.items():
+            text += f'[[chain]]\njob = "{folder / name}.toml"\nnode = "{node}"\n'
+            (folder / f"{name}.toml").write_text(own + root)
+        self.file.write_text(text + '[redundancy]\nstrategy = "ring"\n')
         self._open = ExitStack()
 
     def state(self, generation: int = 1) -> FleetState:
@@ -104,6 +102,23 @@ class Fleet:
         wait_until(lambda: not run.stage_pids(), LIMIT_S, "the end of a killed chain")
         shutil.rmtree(memory, ignore_errors=True)
 
+    def close(self) -> None:
+        """Whatever runs of it."""
+        self._open.close()
+        for own in self.state().chains:
+            with suppress(Exception):
+                self.chain_dies(own.name)
+
+
+class SmallFleet(Fleet):
+    """Chain ring0 captures at a, and b has its copy."""
+
+    def __init__(self, folder: Path, nodes: str) -> None:
+        self.made = generate(job("LL128"), folder)
+        own = f'[[source]]\nfile = "{self.made.files[0]}"\n'
+        own += f'[optimizer]\nname = "adamw"\nlearning_rate = {LEARNING_RATE}\n'
+        super().__init__(folder, {"ring0": ("a", own)}, nodes)
+
     def restored_is_torchs(self, *words: str) -> None:
         """`fleet restore` gives the last step, and it goes on as torch's own optimizer does."""
         out = self.folder / "last.pt"
@@ -126,17 +141,10 @@ class Fleet:
         for one, other in zip(resumed, parameters, strict=True):
             assert torch.equal(one, other)
 
-    def close(self) -> None:
-        """Whatever runs of it."""
-        self._open.close()
-        for own in self.state().chains:
-            with suppress(Exception):
-                self.chain_dies(own.name)
-
 
 @contextmanager
-def small_fleet(folder: Path, nodes: str = "ab") -> Iterator[Fleet]:
-    made = Fleet(folder, nodes)
+def small_fleet(folder: Path, nodes: str = "ab") -> Iterator[SmallFleet]:
+    made = SmallFleet(folder, nodes)
     try:
         yield made
     finally:

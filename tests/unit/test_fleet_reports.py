@@ -1,33 +1,27 @@
-"""What the machines' reports come to: the newest step common to all shards, against every choice of
-one chain for each; several shards in one folder; and the manifest for Kubernetes."""
+"""What the machines' reports come to, and the manifest for Kubernetes."""
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.refused_as import refused_as
 
-from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import fleet_running as told
+from flowcheck.fleet.common_step import Life
 from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState, decode_fleet, encode_fleet
-from flowcheck.fleet.node_report import ChainReport, NodeReport, newest_common_step
+from flowcheck.fleet.node_report import ChainReport, NodeReport
 from flowcheck.ops.fleet import fleet_restore_command as verb
 from flowcheck.ops.fleet.fleet_status_command import view_of
 from flowcheck.ops.fleet.ray_cluster import RESOURCE
-from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
-from flowcheck.step_numbers import Step
+
+LIFE = Life(number=1, origin=0)
 
 
 def chain(name: str, of: str | None, pid: int | None, exact: tuple[int, ...]) -> ChainReport:
     rest = {"run": "", "kept": True, "starts": 1, "earlier": False, "health": "exact"}
     rest |= {"reason": None, "step": max(exact, default=None), "digest": "", "saved": None}
+    rest |= {"digests": tuple("0" * 32 for _ in exact), "life": LIFE}
     return ChainReport(name=name, of=of, pid=pid, exact=exact, served="http://liar:1", **rest)  # type: ignore[arg-type]
 
 
@@ -47,27 +41,6 @@ def fleet(shards: int) -> FleetState:
         name="t", generation=4, wanted=True, folder="/", state="/s", keepers=keepers,
         chains=tuple(chains),
     )  # fmt: skip
-
-
-STEPS = st.frozensets(st.integers(0, 6), max_size=4)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.tuples(STEPS, STEPS, st.booleans()), min_size=1, max_size=3))
-def test_the_common_step_is_one_that_a_living_chain_of_each_shard_has(
-    given_steps: list[tuple[frozenset[int], frozenset[int], bool]],
-) -> None:
-    shards = {
-        f"s{at}": [
-            chain(f"s{at}", None, 7 if lives else None, tuple(sorted(first))),
-            chain(f"s{at}.b", f"s{at}", 8, tuple(sorted(copy))),
-        ]
-        for at, (first, copy, lives) in enumerate(given_steps)
-    }
-    each = [([first] if lives else []) + [copy] for first, copy, lives in given_steps]
-    choices = (frozenset.intersection(*choice) for choice in itertools.product(*each))
-    found = frozenset[int]().union(*choices)
-    assert newest_common_step(shards) == max(found, default=None)
 
 
 def test_each_machine_gets_the_text_of_its_own_chains_alone() -> None:
@@ -91,53 +64,6 @@ def test_a_chain_that_the_file_does_not_have_is_no_shard() -> None:
     )  # fmt: skip
     view = view_of(fleet(1), {"a": report, "b": told.KEEPER_SILENT(node="b", seconds=5)})
     assert list(view.shards) == ["s0"] and view.common_step == 3 and not view.is_whole
-
-
-class Restored:
-    """In place of restore_command.restore: writes where it is asked to, or refuses."""
-
-    def __init__(self, refuses: frozenset[str] = frozenset()) -> None:
-        self.refuses, self.asked = refuses, list[str]()
-
-    def __call__(self, request: RestoreRequest) -> list[Any]:
-        url = str(request.source.url)
-        self.asked.append(url)
-        if url in self.refuses:
-            raise StateError(told.STATE_MISSING())
-        request.output.write_text(f"{url} {request.source.step}")
-        return [SimpleNamespace(written=SimpleNamespace(step=request.source.step))]
-
-
-def given_all(state: FleetState, out: Path, *exact: tuple[int, ...]) -> list[verb.Given]:
-    shards = {
-        f"s{at}": [chain(f"s{at}.b", f"s{at}", 2, steps), chain(f"s{at}", None, 1, steps)]
-        for at, steps in enumerate(exact)
-    }
-    request = RestoreRequest(source=StepSource(), output=out, form="torch")
-    return verb._all_given(state, shards, request, Step(3))
-
-
-def test_several_shards_come_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    state, out = fleet(2), tmp_path / "out"
-    first = Restored(frozenset({state.chains[0].served}))
-    monkeypatch.setattr(verb.restore_command, "restore", first)
-    done = given_all(state, out, (2, 3), (3,))
-    assert [(one.shard, one.chain, one.step) for one in done] == [
-        ("s0", "s0.b", 3),
-        ("s1", "s1", 3),
-    ]
-    assert first.asked == [state.chains[at].served for at in (0, 1, 2)], "never what a report says"
-    assert {path.name for path in out.iterdir()} == {"s0", "s1"}
-    with refused_as(told.OUT_EXISTS, kind=ConfigError):
-        given_all(state, out, (3,), (3,))
-
-    refuses = Restored(frozenset(own.served for own in state.chains if own.shard == "s1"))
-    monkeypatch.setattr(verb.restore_command, "restore", refuses)
-    with refused_as(told.STATE_MISSING):
-        given_all(state, tmp_path / "half", (3,), (3,))
-    with refused_as(told.STEP_NOWHERE):
-        given_all(state, tmp_path / "half", (3,), (2,))
-    assert not list(tmp_path.glob("*half*"))
 
 
 def test_the_manifest_has_a_worker_group_with_its_resource_for_each_machine() -> None:

@@ -30,6 +30,7 @@ REFUSED = {
     "fleet node": ["--state", "NONE"],
     "fleet plan": ["NONE"],
     "fleet restore": ["NONE", "--out", "NONE.pt"],
+    "fleet drill": ["NONE"],
     "fleet status": ["NONE"],
     "fleet up": ["NONE"],
     "lab cost": ["--hosts", "1"],

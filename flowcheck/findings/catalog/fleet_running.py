@@ -93,7 +93,7 @@ START_SLOW = Entry(
 STOPPED = Entry("fleet.stopped", "the fleet was stopped (`flowcheck fleet down`)")
 KEEPER_PATH = Entry(
     "fleet.keeper_path",
-    "a keeper has `GET /node` and `POST /stop`",
+    "a keeper has `GET /node`, `GET /fleet` and `POST /stop`",
     remedy="Ask by `flowcheck fleet status FILE.toml`.",
 )
 STOP_REQUEST = Entry(
@@ -138,6 +138,54 @@ NO_COMMON_STEP = Entry(
     "fleet.no_common_step",
     "no step is exact in a running chain of each shard",
     remedy="Wait for steps; what is lost comes back from a checkpoint of the trainer.",
+)
+LIVES_DIFFER = Entry(
+    "fleet.lives_differ",
+    "the shards have no step that is of one life of the training job: {lives}",
+    cause="Training began again, and not all chains and copies have followed it to that life yet, "
+    "or some count lives from another start, as they joined the job midway.",
+    remedy="Wait until all follow, or give the chains of all shards the same checkpoint of the "
+    "trainer as their base. One shard is given by `--shard CHAIN`. Only who knows that all are "
+    "of one run of the job joins them by `--despite-lives`.",
+)
+LIVES_UNKNOWN = Entry(
+    "fleet.lives_unknown",
+    "nobody knows of which life of the training job the shards' steps are: {lives}",
+    cause="The copies were brought up by an earlier release, or the job was just starting again.",
+    remedy="Ask again when a step has passed. Only who knows that the states are of one run of the "
+    "job joins them by `--despite-lives`.",
+)
+STATES_OF_STEP_DIFFER = Entry(
+    "fleet.states_of_step_differ",
+    "nodes {nodes} have different states of {chain} at step {step}: nothing says which is right",
+    cause="One of them has faulty memory or other settings, or follows another run of the job.",
+    remedy="Audit each of them, at its machine, by a checkpoint of the trainer of that step.",
+)
+STATE_CHANGED = Entry(
+    "fleet.state_changed",
+    "{chain} has no longer the state of step {step} that it told of",
+    cause="The training job began again, or the step went out of memory meanwhile.",
+    remedy="Ask again.",
+)
+DRILL_DIFFERS = Entry(
+    "fleet.drill_differs",
+    "{chain} gave tensors of step {step} that differ from those of another chain",
+    cause="One of them has faulty memory or a faulty disk: their digests told the same.",
+    remedy="Audit each of them, at its machine, by a checkpoint of the trainer of that step.",
+)
+DRILL_SHARD_LOST = Entry(
+    "fleet.drill_shard_lost",
+    "nobody gave the shard of {chain}",
+    remedy="Look at its machine, and at those of its copies.",
+)
+DRILL_AT_THIS_RATE = Entry(
+    "fleet.drill_rate",
+    "a restore is as fast as this drill was, and nodes are lost independently of their domains",
+)
+LIVES_JOINED = Entry(
+    "fleet.lives_joined",
+    "steps were put together without a look at the lives of the training job, as `--despite-lives` "
+    "asks",
 )
 STEP_ELSEWHERE = Entry(
     "fleet.step_elsewhere",
@@ -259,7 +307,16 @@ ONE_LIFE = Entry(
 STOPPED_HERE = Entry(
     "fleet.stopped_here",
     "the fleet was stopped, as of generation {generation}, as node {node} on this machine has it",
-    remedy="What a chain saved is given by `flowcheck restore{run!o} --format torch --out FILE`.",
+)
+WANTED_HERE = Entry(
+    "fleet.wanted_here",
+    "the fleet is to run, as of generation {generation}, as node {node} on this machine has it",
+    remedy="Start it again: `flowcheck fleet up FILE.toml`. Chains that run go on.",
+)
+SAVED_HERE = Entry(
+    "fleet.saved_here",
+    "chain {chain} of node {node} has saved step {step}, on this machine",
+    remedy="`flowcheck restore{run!o} --format torch --out FILE` gives it.",
     also=("run",),
 )
 OUT_EXISTS = Entry(

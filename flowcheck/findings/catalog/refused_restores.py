@@ -75,6 +75,12 @@ TEMPLATE_IS_A_FOLDER = Entry(
     cause="A template is one file, as `torch.save` writes it.",
     remedy="Give a file, or `--format` with `--like`.",
 )
+OTHER_STATE = Entry(
+    "restore.other_state",
+    "{url}: step {step} has another state by now",
+    cause="The training job began again meanwhile, and made this step anew.",
+    remedy="Ask again.",
+)
 NO_OWN_FOLDER = Entry(
     "restore.no_own_folder",
     "{folder}: does not belong to this user alone",

@@ -16,13 +16,14 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.fleet_running import STOPPED
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding, plain_error_text
-from flowcheck.fleet.fleet_state import decode_fleet
+from flowcheck.fleet.fleet_state import FleetState, decode_fleet
 from flowcheck.fleet.node_report import NodeReport
 from flowcheck.ops.fleet.chain_keeping import AGAIN_MAX_S, AGAIN_MIN_S, ChainKeeping
 from flowcheck.ops.fleet.detached_process import start_detached
 from flowcheck.ops.fleet.keeper_client import KeeperClient
 from flowcheck.ops.fleet.keeper_command import KEEPER_LOCK
 from flowcheck.ops.fleet.node_folder import NodeFolder
+from flowcheck.ops.fleet.state_fence import given_to, is_newest
 from flowcheck.private_files import set_private_umask
 
 LEAVE_S = 10.0
@@ -53,10 +54,17 @@ class ChainActor:
         leave_actor()
 
     def take(self, state: bytes) -> bytes:
-        """Gives a newer state, and returns the one that the machine has now."""
-        known = self._folder.take(decode_fleet(state))
-        told = {"generation": known.generation, "wanted": known.wanted}
-        return msgspec.json.encode(told | {"stated": known.stated_digest})
+        """Gives a newer state, and returns what the machine goes by now."""
+        given = decode_fleet(state)
+        known = given_to(self._folder, given, lambda: self._others(given))
+        told = {"generation": known.generation, "wanted": not known.stopped}
+        return msgspec.json.encode(told | {"stated": known.stated})
+
+    def _others(self, state: FleetState) -> list[NodeReport]:
+        """What the keepers of the other machines answer."""
+        others = {node: url for node, url in state.keepers.items() if node != self._node}
+        answers = KeeperClient(state.token_file, state.ca).reports(others)
+        return [one for one in answers.values() if isinstance(one, NodeReport)]
 
     def _keep(self) -> None:
         """For as long as this process lives."""
@@ -79,12 +87,7 @@ class ChainActor:
         if self._folder.file.exists():
             return True
         own = decode_fleet(self._state)
-        others = {node: url for node, url in own.keepers.items() if node != self._node}
-        answers = KeeperClient(own.token_file, own.ca).reports(others)
-        told = [one for one in answers.values() if isinstance(one, NodeReport)]
-        newest = max((one.generation for one in told), default=0)
-        fits = any(one.wanted and one.stated == own.stated_digest for one in told)
-        if not others or (newest == own.generation and fits):
+        if is_newest(own, self._others(own)):
             self._folder.take(own)
             return True
         Event().wait(AGAIN_MAX_S / 20)

@@ -88,8 +88,7 @@ class ChainKeeping:
             return why
         if time.monotonic() < self._not_before_s:
             return record.why or STARTS_SOON()
-        newer = self._folder.newer()
-        if newer is not None and newer.generation > state.generation:
+        if (newer := self._folder.outranks(state)) is not None:
             return NEWER_KNOWN(own=state.generation, newest=newer.generation)
         if live_pid(record.starter) is not None:  # it takes its time; there is never a second one
             return START_SLOW(seconds=START_LIMIT_S, log=self._folder.log(self._name))

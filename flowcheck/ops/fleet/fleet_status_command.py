@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -11,25 +12,32 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError
 from flowcheck.findings.catalog.fleet_running import (
     NO_COMMON_STEP,
     NO_KEEPER,
     NODE_NEWER,
     RUNS_EARLIER,
+    SAVED_HERE,
     SHARD_LOST,
     STATES_DIFFER,
     STEP_ELSEWHERE,
     STOPPED_HERE,
+    WANTED_HERE,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.fleet.common_step import Holder, common_step
+from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState
-from flowcheck.fleet.node_report import ChainReport, NodeReport, newest_common_step
+from flowcheck.fleet.node_report import ChainReport, NodeReport, holder_of
 from flowcheck.ops.console_output import SentenceConsole, print_line
 from flowcheck.ops.fleet.fleet_place import fleet_of, newest_generation
 from flowcheck.ops.fleet.keeper_client import Answer, KeeperClient
 from flowcheck.ops.fleet.node_folder import NodeFolder
 from flowcheck.ops.watch.state.chain_state import HealthWord
+from flowcheck.ops.watch.state.held_steps import newest_exact_step
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.untrusted_text import printable
 
 LOOK_S = 0.5
@@ -45,7 +53,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     shards: dict[str, list[ChainReport]]
     """{chain that captures: what runs of it and of its copies, on machines that answer}"""
     common_step: int | None
-    """The newest step that is exact somewhere for each shard; None: there is none."""
+    """The newest step of one life that is exact somewhere for each shard; None: there is none."""
     notes: tuple[Finding, ...]
 
     @property
@@ -81,11 +89,15 @@ def view_of(state: FleetState, answers: dict[str, Answer]) -> FleetView:
         elif first is None:
             notes.append(SHARD_LOST(shard))
     notes += [RUNS_EARLIER(own.name) for one in shards.values() for own in one if own.earlier]
+    common = common_step(holders_of(state, shards))
+    if isinstance(common, Finding) and not common.is_any_of(NO_COMMON_STEP):
+        notes.append(common)
     newest = newest_generation(answers, state.name)
     newest_ones = [
         o for o in answers.values() if isinstance(o, NodeReport) and o.generation == newest
     ]
-    if len({(one.wanted, one.stated) for one in newest_ones}) > 1:
+    heard = any(one.newer == newest for one in newest_ones)  # of one that nobody has any more
+    if heard or len({(one.wanted, one.stated) for one in newest_ones}) > 1:
         names = tuple(one.node for one in newest_ones)
         notes.append(STATES_DIFFER(nodes=names, generation=newest))
     for node, answer in answers.items():
@@ -95,18 +107,32 @@ def view_of(state: FleetState, answers: dict[str, Answer]) -> FleetView:
         fleet=state.name,
         nodes=answers,
         shards=shards,
-        common_step=newest_common_step(shards),
+        common_step=None if isinstance(common, Finding) else common.step,
         notes=tuple(notes),
     )
+
+
+def holders_of(
+    state: FleetState, shards: Mapping[str, Sequence[ChainReport]]
+) -> dict[str, list[Holder]]:
+    """{shard: what its chains that answer give}"""
+    places = {own.name: own.node for own in state.chains}
+    return {
+        shard: [holder_of(own, places[own.name]) for own in chains]
+        for shard, chains in shards.items()
+    }
 
 
 def status(file: Path, *, as_json: bool) -> int:
     """Prints the state of all machines. Returns 0 if all answer and all chains run, else 1. Raises
     ConfigError where the file is refused, or no machine answers."""
     state = fleet_of(file)
-    view = look(state, KeeperClient(state.token_file, state.ca))
+    client = KeeperClient(state.token_file, state.ca)
+    answers = client.reports(state.keepers)
+    known = client.newest_state(state, answers)
+    view = look(known, client) if known.keepers != state.keepers else view_of(known, answers)
     if not any(isinstance(one, NodeReport) for one in view.nodes.values()):
-        view = msgspec.structs.replace(view, notes=(*view.notes, *_stopped_here(state)))
+        view = msgspec.structs.replace(view, notes=(*view.notes, *_told_here(state)))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(view), indent=1).decode())
     else:
@@ -153,6 +179,10 @@ def down(file: Path, *, limit_s: float, as_json: bool) -> int:
     known = client.reports(state.keepers)
     if not any(isinstance(one, NodeReport) for one in known.values()):
         raise ConfigError("FILE", str(file), NO_KEEPER(tuple(map(_why, known.values()))))
+    newest = client.newest_state(state, known)
+    if newest.keepers != state.keepers:  # the file has changed since
+        state = msgspec.structs.replace(newest, keepers=state.keepers | newest.keepers)
+        known = client.reports(state.keepers)
     generation = newest_generation(known, state.name) + 1
     until_s = time.monotonic() + limit_s
     answers = client.stop(state.keepers, generation)
@@ -188,18 +218,27 @@ def _wanted(answers: dict[str, Answer]) -> bool:
     return any(isinstance(one, NodeReport) and one.wanted for one in answers.values())
 
 
-def _stopped_here(state: FleetState) -> list[Finding]:
-    """What folders of the fleet on this machine say of its end: after it no keeper answers."""
+def _told_here(state: FleetState) -> list[Finding]:
+    """What folders of the fleet on this machine say, where no keeper answers: after `down`, and
+    behind a power cut."""
     found = []
     for node in state.keepers:
         folder = NodeFolder.of(state, node)
         with suppress(ConfigError, OSError):
             known = folder.read()
-            chains = known.on(node)
-            if not known.wanted and chains:
-                told = {"generation": known.generation, "node": node, "run": chains[0].run}
-                found.append(STOPPED_HERE(**told))
+            how = WANTED_HERE if known.wanted else STOPPED_HERE
+            found.append(how(generation=known.generation, node=node))
+            found += [one for own in known.on(node) for one in _saved_of(node, own)]
     return found
+
+
+def _saved_of(node: str, chain: FleetChain) -> list[Finding]:
+    """The newest step that a chain which does not run gives."""
+    run = RunDir(Path(chain.run))
+    with suppress(FlowCheckError, OSError, *DECODE_ERRORS):
+        if run.config.exists() and (step := newest_exact_step(all_run_dirs(run))) is not None:
+            return [SAVED_HERE(chain=chain.name, node=node, step=step, run=chain.run)]
+    return []
 
 
 def _running(answers: dict[str, Answer]) -> list[str]:

@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.fleet_running import (
     KEEPER_SILENT,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.fleet.fleet_state import FleetState, decode_fleet
 from flowcheck.fleet.node_report import NodeReport
 from flowcheck.untrusted_text import printable
 from flowcheck.vault.http_support.tls_context import client_tls_context
@@ -57,6 +58,27 @@ class KeeperClient:
         body = msgspec.json.encode({"generation": generation})
         return self._all(keepers, body, limit_s)
 
+    def newest_state(
+        self, state: FleetState, answers: Mapping[str, Answer], limit_s: float = LIMIT_S
+    ) -> FleetState:
+        """The fleet as the machine with the highest state has it, without job files: who asks needs
+        one keeper, and a fleet file that may have changed since. `state`, where that is it, or
+        nobody gives another one.
+
+        answers: what the machines of `state` report.
+        """
+        told = [one for one in answers.values() if isinstance(one, NodeReport)]
+        own = [one for one in told if one.fleet == state.name]
+        top = max(own, key=lambda one: one.rank, default=None)
+        if top is None or top.stated == state.stated_digest:
+            return state
+        found = self._get(top.node, state.keepers[top.node], "/fleet", None, limit_s)
+        with suppress(*DECODE_ERRORS):
+            if isinstance(found, bytes):
+                known = decode_fleet(found)
+                return known if known.name == state.name else state
+        return state
+
     def _all(
         self, keepers: Mapping[str, str], body: bytes | None, limit_s: float
     ) -> dict[str, Answer]:
@@ -78,6 +100,21 @@ class KeeperClient:
         }
 
     def _one(self, node: str, url: str, body: bytes | None, limit_s: float) -> Answer:
+        text = self._get(node, url, "/node" if body is None else "/stop", body, limit_s)
+        if isinstance(text, Finding):
+            return text
+        try:
+            report = msgspec.json.decode(text, type=NodeReport)
+        except DECODE_ERRORS as error:
+            return KEEPER_ANSWER(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
+        if report.node != node:
+            return KEEPER_ANSWER(node=node, url=url, error=printable(report.node)[:SHOWN_MAX])
+        return report
+
+    def _get(
+        self, node: str, url: str, path: str, body: bytes | None, limit_s: float
+    ) -> bytes | Finding:
+        """The text of an answer; body: None: of GET, else of POST."""
         place = urlsplit(url)
         host, port = str(place.hostname), place.port
         connection: http.client.HTTPConnection
@@ -89,9 +126,9 @@ class KeeperClient:
                 connection = http.client.HTTPSConnection(host, port, timeout=limit_s, context=tls)
             told = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
             if body is None:
-                connection.request("GET", "/node", headers=told)
+                connection.request("GET", path, headers=told)
             else:
-                connection.request("POST", "/stop", body, told | {"Content-Type": JSON})
+                connection.request("POST", path, body, told | {"Content-Type": JSON})
             answer = connection.getresponse()
             text = answer.read(REPORT_BYTES + 1)[:REPORT_BYTES]
             connection.close()
@@ -99,13 +136,7 @@ class KeeperClient:
             return error.finding
         except (OSError, http.client.HTTPException) as error:
             return KEEPER_GONE(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
-        try:
-            if answer.status != http.client.OK:
-                why = printable(text.decode(errors="replace"))[:SHOWN_MAX]
-                return KEEPER_REFUSED(node=node, url=url, status=answer.status, error=why)
-            report = msgspec.json.decode(text, type=NodeReport)
-        except DECODE_ERRORS as error:
-            return KEEPER_ANSWER(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
-        if report.node != node:
-            return KEEPER_ANSWER(node=node, url=url, error=printable(report.node)[:SHOWN_MAX])
-        return report
+        if answer.status != http.client.OK:
+            why = printable(text.decode(errors="replace"))[:SHOWN_MAX]
+            return KEEPER_REFUSED(node=node, url=url, status=answer.status, error=why)
+        return text

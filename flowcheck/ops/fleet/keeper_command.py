@@ -19,8 +19,9 @@ from flowcheck.findings.catalog.fleet_running import KEEPER_RUNS
 from flowcheck.fleet.fleet_state import FleetState
 from flowcheck.fleet.node_report import NodeReport
 from flowcheck.ops.fleet.keeper_client import KeeperClient
-from flowcheck.ops.fleet.keeper_server import GENERATION_MAX, KeeperServer
-from flowcheck.ops.fleet.node_folder import NewerState, NodeFolder
+from flowcheck.ops.fleet.keeper_server import KeeperServer
+from flowcheck.ops.fleet.node_folder import NodeFolder
+from flowcheck.ops.fleet.state_fence import hear_others
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -105,22 +106,10 @@ class _Keeper:
         others = {node: url for node, url in state.keepers.items() if node != self._folder.node}
         client = KeeperClient(state.token_file, state.ca)
         answers = client.reports(others, PEERS_LIMIT_S)
-        newer = [
-            one
-            for one in answers.values()
-            if isinstance(one, NodeReport)
-            and one.fleet == state.name
-            and state.generation < one.generation < GENERATION_MAX
-        ]
-        stops = [one.generation for one in newer if not one.wanted]
-        starts = [one.generation for one in newer if one.wanted]
-        if stops and max(stops) > max(starts, default=0):
-            state = self._folder.stop(max(stops))
-        self._server.newer = max((g for g in starts if g > state.generation), default=None)
-        for one in newer:
-            if one.generation == self._server.newer:
-                mine = [name for name, node in one.places.items() if node == self._folder.node]
-                self._folder.hear(NewerState(generation=one.generation, mine=tuple(mine)))
+        told = [one for one in answers.values() if isinstance(one, NodeReport)]
+        state = hear_others(self._folder, state, told)
+        newer = self._folder.outranks(state)
+        self._server.newer = None if newer is None else newer.generation
         return not state.wanted and all(
             isinstance(one, NodeReport) and not one.wanted and one.generation >= state.generation
             for one in answers.values()
@@ -143,11 +132,7 @@ class _Keeper:
     def _unwanted(self, state: FleetState) -> list[Path]:
         """Run directories on this machine whose chains are not to run, among them those of an
         earlier state."""
-        newer = self._folder.newer()
-        if newer is not None and newer.generation > state.generation:
-            wanted = set(newer.mine)
-        else:
-            wanted = {own.name for own in state.on(self._folder.node)} if state.wanted else set()
+        wanted = self._folder.wanted_here(state)
         return [run for run in self._folder.runs() if run.name not in wanted]
 
 

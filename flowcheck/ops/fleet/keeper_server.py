@@ -1,4 +1,5 @@
-"""The HTTP server of a machine's keeper: `GET /node` gives its report, `POST /stop` ends chains.
+"""The HTTP server of a machine's keeper: `GET /node` gives its report, `GET /fleet` its state of
+the fleet without job files, `POST /stop` ends chains.
 
 No request brings a job file, for a job file is a program: those come by Ray alone.
 """
@@ -21,6 +22,7 @@ from flowcheck.findings.catalog.fleet_running import KEEPER_PATH, STOP_REQUEST
 from flowcheck.fleet.fleet_state import FleetState
 from flowcheck.ops.fleet.node_folder import NodeFolder
 from flowcheck.ops.fleet.node_look import node_report
+from flowcheck.ops.fleet.state_fence import GENERATION_MAX
 from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
 from flowcheck.vault.http_support.tls_context import server_tls
 from flowcheck.vault.serve.guarded_request_handler import JSON, GuardedRequestHandler
@@ -32,8 +34,6 @@ TIMEOUT_S = 10.0
 """Seconds for a client that neither reads nor sends. A choice: an answer is some KiB."""
 REQUEST_BYTES = 256
 """Most bytes of a request to stop."""
-GENERATION_MAX = 1 << 31
-"""So that what somebody makes up leaves numbers above it: `[copies] epoch` has 32 bits."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +68,10 @@ class KeeperHandler(GuardedRequestHandler):
             match self.command, words:
                 case (("GET" | "HEAD"), ["node"]):
                     self._json(HTTPStatus.OK, self.server.report())
+                case (("GET" | "HEAD"), ["fleet"]):
+                    # Job files, which may have secrets, are left out: what is none is no machine's.
+                    state = self.server.folder.read().for_node("")
+                    self._json(HTTPStatus.OK, msgspec.to_builtins(state))
                 case "POST", ["stop"]:
                     self._stop()
                 case _:

@@ -17,7 +17,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError
 from flowcheck.findings.catalog.fleet_running import STATE_DAMAGED, STATE_HELD, STATE_MISSING
 from flowcheck.findings.finding import Finding
-from flowcheck.fleet.fleet_state import FleetState, decode_fleet, encode_fleet
+from flowcheck.fleet.fleet_state import FleetState, StateRank, decode_fleet, encode_fleet
 from flowcheck.private_files import make_folder, open_private, open_private_folder
 
 STATE_BYTES_MAX = 64 << 20
@@ -51,6 +51,14 @@ class NewerState(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     mine: tuple[str, ...]
     """Chains of this machine in it."""
+    stated: str = ""
+    """Its `stated_digest`."""
+    stopped: bool = False
+    """The fleet is not to run; a machine that has a state of its own keeps a stop as that."""
+
+    @property
+    def rank(self) -> StateRank:
+        return StateRank(self.generation, self.stopped, self.stated)
 
 
 LOCK_LIMIT_S = 10.0
@@ -108,12 +116,24 @@ class NodeFolder:
         """Keeps that there is a newer state: chains of this one are not started from then on.
         Raises OSError."""
         known = self.newer()
-        if known is None or known.generation < newer.generation:
+        if known is None or known.rank < newer.rank:
             write_atomically(self._newer_file, msgspec.json.encode(newer))
+
+    def outranks(self, state: FleetState) -> NewerState | None:
+        """What was heard of a state that takes the place of this one; None: of none."""
+        newer = self.newer()
+        return newer if newer is not None and newer.rank > state.rank else None
+
+    def wanted_here(self, state: FleetState) -> frozenset[str]:
+        """Names of the chains that may run on this machine. state: as `read` gives it."""
+        if (newer := self.outranks(state)) is not None:
+            return frozenset(newer.mine)
+        own = state.on(self.node) if state.wanted else ()
+        return frozenset(chain.name for chain in own)
 
     def take(self, state: FleetState) -> FleetState:
         """Keeps the state if its generation is higher than that of the one there; returns the one
-        that is there now. Raises OSError."""
+        that is there now, which of the same number may be another one. Raises OSError."""
         self.make()
         with self._changing():
             with suppress(ConfigError):
@@ -125,10 +145,10 @@ class NodeFolder:
 
     def stop(self, generation: int) -> FleetState:
         """Keeps that the chains are not to run, as of this generation, if it is higher than the one
-        there. Raises ConfigError, OSError."""
+        there, or the one there is a start of the same number. Raises ConfigError, OSError."""
         with self._changing():
             known = self.read()
-            if known.generation >= generation:
+            if (known.generation, not known.wanted) >= (generation, True):
                 return known
             stopped = msgspec.structs.replace(known, wanted=False, generation=generation)
             write_atomically(self.file, encode_fleet(stopped))

@@ -5,17 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.finding import Finding
+from flowcheck.fleet.common_step import Life
 from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState, job_digest
-from flowcheck.fleet.node_report import STEPS_MAX, ChainReport, NodeReport
+from flowcheck.fleet.node_report import ChainReport, NodeReport
 from flowcheck.ops.fleet.chain_keeping import chain_supervisor
 from flowcheck.ops.fleet.node_folder import NodeFolder
-from flowcheck.ops.watch.state.held_steps import common_steps, in_replica, newest_exact_step
+from flowcheck.ops.watch.state.held_steps import newest_exact_step
 from flowcheck.ops.watch.state.state_reader import StateReader
-from flowcheck.stages.job_state.audit_history import doubts_of
-from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
+from flowcheck.stages.job_state.exact_states import exact_states
+from flowcheck.stages.job_state.job_life import JobLife
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -42,7 +45,8 @@ def _of_chain(folder: NodeFolder, state: FleetState, chain: FleetChain) -> Chain
     reason: Finding | None = None
     step: int | None = None
     digest = ""
-    exact: tuple[int, ...] = ()
+    steps: dict[int, str] = {}
+    life: JobLife | None = None
     saved: int | None = None
     run = RunDir(Path(chain.run))
     with suppress(FlowCheckError, OSError, *DECODE_ERRORS):
@@ -51,7 +55,7 @@ def _of_chain(folder: NodeFolder, state: FleetState, chain: FleetChain) -> Chain
             seen = StateReader(run.root).state()
             health, reason = seen.health.word.value, seen.health.reason
             step, digest = seen.jobs[0].step, seen.jobs[0].digest
-            exact = _exact_steps(run)
+            steps, life = _exact_steps(run)
             saved = newest_exact_step(all_run_dirs(run))
     return ChainReport(
         name=chain.name,
@@ -66,15 +70,17 @@ def _of_chain(folder: NodeFolder, state: FleetState, chain: FleetChain) -> Chain
         reason=reason if pid is not None else record.why or reason,
         step=step,
         digest=digest,
-        exact=exact,
+        exact=tuple(steps),
+        digests=tuple(steps.values()),
+        life=None if life is None else Life(**msgspec.structs.asdict(life)),
         saved=saved,
     )
 
 
-def _exact_steps(run: RunDir) -> tuple[int, ...]:
-    """Those in memory that no audit speaks against; of several jobs, those of all."""
-    runs = all_run_dirs(run)
-    if any(incarnation_of(own).step is None for own in runs):
-        return ()
-    steps = common_steps([in_replica(own) for own in runs], exact=True)
-    return tuple(s for s in steps[-STEPS_MAX:] if not any(doubts_of(own, s) for own in runs))
+def _exact_steps(run: RunDir) -> tuple[dict[int, str], JobLife | None]:
+    """({step: digest} of those in memory that no audit speaks against; of several jobs, those of
+    all, with the digests of the last job; the life of the training job that they are of)."""
+    each = [exact_states(own) for own in all_run_dirs(run)]
+    common = set.intersection(*(set(own.steps) for own in each))
+    steps = {int(step): digest for step, digest in each[-1].steps.items() if step in common}
+    return steps, each[0].life if len({own.life for own in each}) == 1 else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
+from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER, OTHER_STATE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import write_progress_bar
 from flowcheck.ops.json_option import asks_for_json
@@ -21,6 +21,7 @@ from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
 from flowcheck.step_numbers import Step
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.download.download_source import NEWEST
+from flowcheck.vault.persist.checkpoint_listing import read_listing
 from flowcheck.vault.serve.step_server import read_token
 
 
@@ -79,6 +80,9 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
                 said=print_line,
                 doubted=doubts.extend,
             )
+            if source.digest is not None and read_listing(there).digest != source.digest:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise StateError(OTHER_STATE(url=url, step=source.step))
             yield Downloaded(there, tuple(doubts))
     except ConfigError:
         if not folder.exists() or not any(folder.iterdir()):

@@ -43,6 +43,8 @@ class StepSource:
     """CA bundle (PEM) for https."""
     step: Step | None = None
     """The step; None: the newest."""
+    digest: str | None = None
+    """With a URL: digest of the state that this step must have; None: whichever it has."""
     code: bool = False
     """True: the user trusts the code that the checkpoint names, and it is run."""
     allow_tainted: bool = False

@@ -329,6 +329,14 @@ def peek_versions(path: Path) -> tuple[Layout, tuple[Step, ...]]:
         return description.layout, tuple(commit.step for commit in read_commits(memory))
 
 
+def peek_digests(path: Path) -> dict[Step, str]:
+    """{whole step: digest of its state, in hex}, ascending, of a replica that another process may
+    be writing."""
+    with _mapped(path) as memory:
+        read_description(path, memory)
+        return {commit.step: commit.digest.hex() for commit in read_commits(memory)}
+
+
 def peek_tainted(path: Path) -> frozenset[Step]:
     """Those of the whole steps that are tainted, of a replica that another process may be
     writing."""

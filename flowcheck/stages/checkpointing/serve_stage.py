@@ -18,6 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.doubts_behind_save import doubts_behind_save, manifest_if_whole
+from flowcheck.stages.job_state.exact_states import ExactStates, exact_states
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -43,7 +44,14 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
     if own.staging is not None:  # shared with other runs, and other jobs
         staging = run.upload_staging_folder(own.staging).with_suffix(".serve")
     memory, doubts = ReplicaSteps(run, None), partial(_doubts, run)
-    return StepCatalog(unique, memory, staging, own.staged, doubts)
+    exact = partial(_exact, run)
+    return StepCatalog(unique, memory, staging, own.staged, doubts, exact)
+
+
+def _exact(run: RunDir) -> ExactStates:
+    with suppress(FlowCheckError):
+        return exact_states(run)
+    return ExactStates()
 
 
 def _doubts(run: RunDir, folder: Path, listing: CheckpointListing) -> tuple[Finding, ...]:

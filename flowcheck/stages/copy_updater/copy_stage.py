@@ -49,6 +49,7 @@ from flowcheck.stages.copy_updater.copied_replica import CopiedReplica, form_of
 from flowcheck.stages.copy_updater.copy_fetcher import CopyFetcher, Fetched, Want
 from flowcheck.stages.copy_updater.epoch_fence import EpochFence
 from flowcheck.stages.job_state.given_checkpoint_request import refuse_request, take_request
+from flowcheck.stages.job_state.job_life import JobLife, life_of, write_copy_life
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_copies.copy_messages import AnswerKind, CopyPosition
@@ -127,6 +128,7 @@ class CopyService:
         self._told: set[str] = set()
         self._followed = ""
         self._assumed: tuple[Finding, ...] = ()
+        self._life: JobLife | None = None
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -136,6 +138,7 @@ class CopyService:
         self._lifecycle = UpdateLifecycle(self._run, self._say)
         self._differs = self._lifecycle.part.state is ReplicaState.STOPPED
         self._fence = EpochFence(self._run)
+        self._life = life_of(self._run)
         self._position = ChangePosition(self._run.memory / "copy-position")
         self._fetcher = CopyFetcher(self._own, self._fence)
         if (known := read_copy(self._run)) is not None:  # of a killed updater
@@ -251,7 +254,9 @@ class CopyService:
         copied, answer = self._copied, fetched.answer
         assert copied is not None, "it is asked for behind the training"
         began_s, had = time.perf_counter(), copied.state
+        self._of_life(None)  # until the state is there: those of before may be another life's
         copied.take_state(answer, fetched.parts, fetched.url)
+        self._of_life(answer.life)
         replica = copied.replica
         assert replica is not None
         self._position.set(answer.source, answer.sequence)
@@ -273,6 +278,9 @@ class CopyService:
         assert copied is not None and line is not None and records is not None
         if answer.incarnation > answer.epoch.incarnation:
             raise StateError(COPY_ANSWER(what="a change of a later epoch than its chain's"))
+        known = self._life
+        if answer.life is not None or known is None or known.number != answer.incarnation:
+            self._of_life(answer.life)  # first: what is there led on to it
         began_s = time.perf_counter()
         if line.kind is ChangeKind.STEP and self._kept is not None:
             self._kept.before_step(fetched.parts[0], line.used(len(copied.form.layout.parameters)))
@@ -289,6 +297,12 @@ class CopyService:
         self._follows(fetched)
         self._settled()
         self._tell(seconds)
+
+    def _of_life(self, life: JobLife | None) -> None:
+        """Keeps which life of the training job the replica's states are of."""
+        if life != self._life:
+            write_copy_life(self._run, life)
+            self._life = life
 
     def _settled(self) -> None:
         self._why_waits = None

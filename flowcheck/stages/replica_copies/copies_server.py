@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.replica_copies import (
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import open_private
 from flowcheck.replica.state_file.file_header import Commit, read_commit, read_description
+from flowcheck.stages.job_state.job_life import life_of_chain
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_copies.change_ring import ChangeRing, RingChange
@@ -229,7 +230,9 @@ class CopiesHandler(GuardedRequestHandler):
         if change is None or change.payload is None:
             self._give(self._head_of(found.kind, commit, path=found.path), [])
             return
+        life = life_of_chain(shared.run)
         told = {"line": change.line, "sequence": change.sequence, "incarnation": change.incarnation}
+        told["life"] = life if life is not None and life.number == change.incarnation else None
         first = min(asked.first, -(-change.payload.size // BLOCK_BYTES))
         sizes = {"parts": (change.payload.size,), "first": first}
         own = self._head_of(AnswerKind.CHANGE, commit, **told, **sizes)
@@ -247,6 +250,7 @@ class CopiesHandler(GuardedRequestHandler):
     def _state(self, asked: CopyRequest) -> None:
         shared = self.server.shared
         last = shared.opened().last  # before the state: what follows it has later numbers
+        life = life_of_chain(shared.run)
         with given_state(shared.run.replica) as given:
             commit = self._commit()
             if given.tainted:
@@ -265,6 +269,7 @@ class CopiesHandler(GuardedRequestHandler):
                 sections=sections,
                 description=given.description,
                 sequence=max(numbers, default=last),
+                life=life if life == life_of_chain(shared.run) else None,
             )
             self._give(own, parts)
         with shared.lock:

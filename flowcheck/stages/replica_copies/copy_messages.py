@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.replica_copies import COPY_ANSWER
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_digest import StateId
 from flowcheck.replica.step_journal.journal_records import JournalLine
+from flowcheck.stages.job_state.job_life import JobLife
 from flowcheck.stages.replica_copies.copy_epoch import Epoch
 from flowcheck.step_numbers import Step
 
@@ -105,6 +106,9 @@ class CopyAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """CHANGE, STATE: its number."""
     incarnation: int = 0
     """CHANGE: the training job's when it was made."""
+    life: JobLife | None = None
+    """CHANGE, STATE: of what it leads to; None: that was changing just then, or an earlier release
+    answers."""
     path: tuple[PathState, ...] = ()
     """ELSEWHERE: states that lead on to the newest one, oldest first."""
     state: StateId | None = None

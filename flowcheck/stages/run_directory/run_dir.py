@@ -162,7 +162,7 @@ class RecordFiles:
         """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
         held = (self.kept_steps, self.audits, self.audit_files, self.anchors)
-        copies = (self.root / "copy.json", self.root / "copies.json")
+        copies = (self.root / name for name in ("copy.json", "copy-life.json", "copies.json"))
         held_too = (self.heals, self.differing, self.tainted_at_end)
         patterns = ("*.log", "steps-*.jsonl", "differing-*.json")
         named = (path for pattern in patterns for path in self.root.glob(pattern))

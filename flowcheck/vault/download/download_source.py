@@ -109,6 +109,21 @@ class _Steps(msgspec.Struct):
     steps: tuple[_Listed, ...]
 
 
+class ExactSteps(msgspec.Struct):
+    """What a chain's server tells of the exact steps in its memory."""
+
+    steps: dict[int, str] = {}
+    """{step: digest of its state, in hex}"""
+    life: dict[str, int | None] | None = None
+    """Of the training job (stages/job_state/job_life.py); None: nobody knows."""
+
+
+class _Index(msgspec.Struct):
+    """The answer to `GET /steps`, of a server whose release tells them."""
+
+    exact: ExactSteps | None = None
+
+
 class _Writing(msgspec.Struct):
     """The answer to `GET /steps/N` while the server writes the step to files."""
 
@@ -210,6 +225,12 @@ class HttpSource:
         raise StateError(
             downloads.NOT_WRITTEN_IN_TIME(url=self.url, step=step, seconds=round(WRITING_S))
         )
+
+    def exact(self) -> ExactSteps:
+        """What the server tells of the exact steps in its memory. Raises as `find` does."""
+        status, _, body = self._get("/steps", {}, LISTING_BYTES_MAX)
+        self._refuse(status, body)
+        return self._decode_reply(body, _Index).exact or ExactSteps()
 
     def _newest(self) -> Step | str:
         """The newest step that the server lists; LATEST where it lists none."""

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Protocol
+from typing import Any, Protocol
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import FlowCheckError, StateError
@@ -74,9 +74,12 @@ class StepCatalog:
         staging: Path | None = None,
         staged: int = 2,
         doubts: DoubtsOf = lambda *_: (),
+        exact: Callable[[], Any] = lambda: None,
     ) -> None:
         """folders: contain checkpoints. memory: steps of a replica, if any. staging: folder for
-        files of steps in memory; its content is deleted. staged: most steps in `staging`."""
+        files of steps in memory; its content is deleted. staged: most steps in `staging`.
+        exact: what clients are told of the exact states in memory."""
+        self.exact = exact
         self._folders, self._memory, self.doubts = folders, memory, doubts
         self._staging, self._most = staging, staged
         self.leases = ReadLeases()

@@ -1,6 +1,7 @@
 """Answers HTTP requests for steps.
 
-GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}]}
+GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}],
+                           "exact"}
 GET /steps/N               {"step", "digest", "files": [{"name", "bytes", "sha256"}]}; N or latest
 GET /steps/N/files/NAME    the file; Range, If-Range, If-None-Match, ETag = its sha256
 GET /jobs                  the names of the jobs, if the server has several
@@ -116,6 +117,7 @@ class StepRequestHandler(GuardedRequestHandler):
         return {
             "latest": self._catalogue.newest(),
             "durable": max(durable, default=None),
+            "exact": msgspec.to_builtins(self._catalogue.exact()),
             "steps": [
                 {
                     "step": step,
