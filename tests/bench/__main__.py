@@ -26,6 +26,7 @@ STAGES = (
     "extracting",
     "updating",
     "saving",
+    "stripes",
     "copying",
     "chaining",
     "starting",

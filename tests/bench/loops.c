@@ -47,3 +47,14 @@ uint64_t bench_put(void *put, void *publish, void *ring, void *commit, const uin
 	}
 	return done;
 }
+
+typedef void (*encode_fn)(int, int, int, uint8_t *, uint8_t **, uint8_t **);
+
+/* ISA-L's ec_encode_data() over `items` stripes; data, made: the pointers of one after the other. */
+void bench_encode(void *encode, int bytes, int k, int rows, uint8_t *tables, uint8_t **data,
+		  uint8_t **made, uint64_t items)
+{
+	for (uint64_t n = 0; n < items; n++)
+		((encode_fn)encode)(bytes, k, rows, tables, data + n * (uint64_t)k,
+				    made + n * (uint64_t)rows);
+}

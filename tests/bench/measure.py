@@ -180,6 +180,7 @@ def loops() -> Any:
     build.cdef(
         "void bench_copy(void *, void *, uint64_t, uint64_t, void *, uint64_t, uint64_t, uint64_t,"
         " uint64_t);"
+        "void bench_encode(void *, int, int, int, void *, void *, void *, uint64_t);"
         "uint64_t bench_put(void *, void *, void *, void *, void *, uint64_t, void *, uint64_t);"
     )
     with tempfile.TemporaryDirectory(prefix="flowcheck-bench-") as scratch:

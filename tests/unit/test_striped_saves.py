@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,11 @@ import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import striped_saves as told
+from flowcheck.findings.catalog.checkpoint_downloads import NO_STEP_THERE
+from flowcheck.findings.catalog.refused_restores import OTHER_STEP
 from flowcheck.ops.restore import verify_command
+from flowcheck.ops.restore.restore_command import restore
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.striped_source import StripedSource, open_striped
 from flowcheck.vault.erasure import striped_target
@@ -425,6 +430,18 @@ def test_one_store_is_loaded_by_its_path_and_verified_by_none(
     one = flowcheck.load(tmp_path / "one/step-1")
     assert loaded["step"] == one["step"] == 1
     assert all(torch.equal(loaded["model"][name], own) for name, own in one["model"].items())
+    named = flowcheck.load(stores[2] / "step-1")
+    assert all(torch.equal(named["model"][name], own) for name, own in one["model"].items())
+    for path in (stores[0], stores[0] / "step-1"):  # as `up` and `status` name it
+        output = tmp_path / f"{path.name}.pt"
+        source = StepSource(checkpoint=path)
+        restore(RestoreRequest(source=source, output=output, form="torch"))
+        tree = torch.load(output)
+        assert tree["step"] == 1
+        assert all(torch.equal(tree["model"][name], own) for name, own in one["model"].items())
+        with refused_as(OTHER_STEP if path.name == "step-1" else NO_STEP_THERE):
+            other = replace(source, step=7)
+            restore(RestoreRequest(source=other, output=tmp_path / "none.pt", form="torch"))
     for path in (stores[1], stores[1] / "step-1"):
         with refused_as(told.BLOCKS_ALONE):
             verify_command.run(path, as_json=True)

@@ -27,7 +27,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import tree_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read
-from flowcheck.vault.erasure.small_files import is_one_of_several
+from flowcheck.vault.erasure.small_files import striped_step
 
 
 def load(
@@ -43,8 +43,11 @@ def load(
 ) -> dict[str, Any]:
     """Loads a step; see `flowcheck.load`."""
     refusals = _Refusals(allow_tainted, despite_audit, None if run is None else Path(run))
-    if is_one_of_several(Path(where)):
-        where = Path(where).absolute().as_uri()
+    if (striped := striped_step(Path(where))) is not None:
+        store, named = striped
+        if named is not None and step not in (None, named):
+            raise StateError(OTHER_STEP(path=where, found=str(named), step=step))
+        where, step = store.absolute().as_uri(), step if named is None else named
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.refused_restores import (
     NEWER_TAINTED,
     NOT_WITH_OPTION,
     ONE_TEMPLATE,
+    OTHER_STEP,
     URL_NAMES_JOB,
 )
 from flowcheck.findings.finding import Finding
@@ -36,6 +37,7 @@ from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
 from flowcheck.step_numbers import Step, step_ranges
 from flowcheck.vault.checkpoint_formats.format_registry import format_named
+from flowcheck.vault.erasure.small_files import striped_step
 from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
 from flowcheck.vault.page_cache_warmup import warm_page_cache
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
@@ -94,7 +96,7 @@ def _local_source(
 ) -> Iterator[StepSource]:
     """Yields the source as a path on this machine: downloads a URL, and replaces a named job by its
     run directory."""
-    source = request.source
+    source = _of_stores(request.source)
     if source.url is not None:
         if source.checkpoint is not None:
             raise ConfigError("--from", source.url, NOT_WITH_OPTION("--checkpoint"))
@@ -113,6 +115,25 @@ def _local_source(
         assert source.run is not None
         source = replace(source, run=job_run_root(source.run, source.job))
     yield source
+
+
+def _of_stores(source: StepSource) -> StepSource:
+    """A folder that is one of several stores as its URL. Raises StateError where it names another
+    step than the one that is wanted."""
+    if source.checkpoint is None or source.url is not None:
+        return source
+    if (striped := striped_step(source.checkpoint)) is None:
+        return source
+    store, named = striped
+    if named is not None and source.step not in (None, named):
+        found, wanted = str(named), source.step
+        raise StateError(OTHER_STEP(path=source.checkpoint, found=found, step=wanted))
+    return replace(
+        source,
+        url=store.absolute().as_uri(),
+        checkpoint=None,
+        step=source.step if named is None else named,
+    )
 
 
 def _check_form(request: RestoreRequest) -> None:

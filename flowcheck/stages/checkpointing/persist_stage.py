@@ -136,7 +136,7 @@ class PersistService:
             self._told_lacking = result.lacking
             if result.saves:
                 self._reported.short = result.newest
-            if of_blocks:
+            if of_blocks and result.saves:
                 self._reported.scrubbed_s = time.time()
             self._report()
         elif scrub.failed is not None and scrub.failed not in self._told_lacking:

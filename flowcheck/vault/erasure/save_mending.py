@@ -149,9 +149,8 @@ class SaveMender:
             return told.NOT_THERE(f"{store.url}/{found.path()}")
         own = self._scratch / name / f"again-{shard}"
         try:
-            listed = write_shard_again(
-                SaveReader(found, self._group), shard, own / SHARD, self._pace
-            )
+            reader, far = SaveReader(found, self._group), not store.is_local
+            listed = write_shard_again(reader, shard, own / SHARD, self._pace, summed=far)
             if not self._is_listed(name):
                 return told.NO_MORE_LISTED(name)
 
@@ -185,11 +184,12 @@ class SaveMender:
 
 
 def write_shard_again(
-    reader: SaveReader, shard: int, place: Path, pace: TransferPace
+    reader: SaveReader, shard: int, place: Path, pace: TransferPace, *, summed: bool
 ) -> CheckpointListing:
     """Writes the file of one shard to `place`, from its own whole blocks and those of the others.
     Blocks that a call which was stopped has left there are not made twice. Returns its listing.
-    Raises StateError where fewer than k blocks of a stripe are whole, Stopped; OSError."""
+    summed: whether that has the file's sha256. Raises StateError where fewer than k blocks of a
+    stripe are whole, Stopped; OSError."""
     found, layout = reader.found, reader.layout
     make_folder(place.parent)
     place.touch()
@@ -200,7 +200,8 @@ def write_shard_again(
             nonlocal size
             made.seek(size)
             made.write(part)
-            sha256.update(part)
+            if summed:
+                sha256.update(part)
             size += len(part)
 
         put(files.prefix_of(shard, found.text) + found.text)
@@ -219,5 +220,5 @@ def write_shard_again(
         made.truncate(size)
         made.flush()
         os.fsync(made.fileno())
-    file = ListedFile(SHARD, size, sha256.hexdigest())
+    file = ListedFile(SHARD, size, sha256.hexdigest() if summed else "")
     return CheckpointListing(found.header.step, found.header.digest, (file,))

@@ -21,7 +21,13 @@ from flowcheck.config.persist_serve_config import STORES_MAX
 from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
-from flowcheck.untrusted_paths import NAME_BYTES_MAX
+from flowcheck.step_numbers import Step
+from flowcheck.untrusted_paths import (
+    NAME_BYTES_MAX,
+    is_checkpoint_name,
+    step_in_name,
+    step_number,
+)
 from flowcheck.vault.erasure.block_store import BlockStore
 from flowcheck.vault.erasure.store_group import StoreGroup
 
@@ -53,6 +59,16 @@ class _Line(msgspec.Struct):
 def is_one_of_several(folder: Path) -> bool:
     """Whether a folder is a store of a set."""
     return (folder / STORES).is_file()
+
+
+def striped_step(folder: Path) -> tuple[Path, Step | None] | None:
+    """(the store, the step that is named) of a path that is a store of a set, or a step's folder
+    there; None: it is neither."""
+    if is_one_of_several(folder):
+        return folder, None
+    if is_one_of_several(folder.parent) and is_checkpoint_name(folder.name):
+        return folder.parent, step_number(step_in_name(folder.name), str(folder))
+    return None
 
 
 def encode_set(own: StoreSet) -> bytes:

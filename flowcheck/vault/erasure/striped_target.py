@@ -101,7 +101,8 @@ class StripedTarget:
         (self._staging / f"{name}{SENT}").touch()  # the saver goes on with this checkpoint
         scratch = self._staging / SHARDS / name
         places = [scratch / str(shard) / SHARD for shard in range(self._code.blocks)]
-        written = write_store_shards(folder, header, self._code, places, pace.heartbeat)
+        far = [shard for shard, store in enumerate(self._group.stores) if not store.is_local]
+        written = write_store_shards(folder, header, self._code, places, pace.heartbeat, far)
         why = self._put_blocks(header, places, written, pace)
         why |= self._put_manifest(header, (folder / MANIFEST).read_bytes(), why)
         self._tell(name, why)

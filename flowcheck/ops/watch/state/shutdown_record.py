@@ -30,6 +30,7 @@ from flowcheck.ops.watch.state.chain_state import ChainEnd, ChainState, EndKind,
 from flowcheck.ops.watch.state.replay_options_record import repeating_command
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import chain_root
+from flowcheck.untrusted_paths import step_in_name
 
 END_ENTRIES = {
     EndKind.ASKED: ENDED,
@@ -152,7 +153,9 @@ def _next(state: ChainState, end: ChainEnd) -> str:
     kept = shlex.quote(path_to_record(found))
     restore = f"`flowcheck restore --checkpoint {kept} --format torch --out restored.pt`"
     if "://" in found:
-        restore = f"`flowcheck restore --from {kept} --format torch --out restored.pt`"
+        store, _, name = found.rpartition("/")
+        source = f"--from {shlex.quote(path_to_record(store))} --step {step_in_name(name)}"
+        restore = f"`flowcheck restore {source} --format torch --out restored.pt`"
     return (
         f"{first}{restore} "
         "gives that step to the trainer (--template FILE instead of --format: in the layout of "
