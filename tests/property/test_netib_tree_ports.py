@@ -12,7 +12,7 @@ import pytest
 from property.test_netib_followed import follow
 from property.test_netib_nvls import LARGER
 from property.test_netib_trees import TREES
-from support.netib import generate
+from support.netib import Options, generate
 
 from flowcheck.findings.catalog.connections import TREES_BY_GPU
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -57,8 +57,28 @@ IN_TURNS = {
         TURNS, ranks=16, gpus=8, channels=16, nvls_channels=16, tree_found=8
     ),
 }
+
+
+def of_nics(options: Options) -> Options:
+    """NICs number queue pairs each by itself: neither numbers nor the first use, which is chance,
+    order connections of several NICs. By this seed numbers tell another order."""
+    return replace(options, seed=2, manners=replace(options.manners, numbers_of_nics=True))
+
+
+PLAIN |= {f"{name}-own-numbers": of_nics(PLAIN[name]) for name in ("four-gpus-ll128", "next-gpu")}
+IN_TURNS |= {
+    f"{name}-own-numbers": of_nics(IN_TURNS[name]) for name in ("in-turns", "in-turns-four-gpus")
+}
 FOLLOWED = PLAIN | IN_TURNS
-BY_DAY = ("two-gpus", "hanging-and-rings", "three-nodes", "in-turns")
+BY_DAY = (
+    "two-gpus",
+    "hanging-and-rings",
+    "three-nodes",
+    "in-turns",
+    "four-gpus-ll128-own-numbers",
+    "next-gpu-own-numbers",
+    "in-turns-four-gpus-own-numbers",
+)
 NAMES = [
     pytest.param(name, marks=[pytest.mark.nightly] * (name not in BY_DAY)) for name in FOLLOWED
 ]
@@ -95,10 +115,13 @@ def test_ports_that_nothing_orders_but_their_addresses_are_not_ordered(
 ) -> None:
     """An address says nothing of the GPU that a port is nearest to: the halves of every sum would
     change places."""
-    ends = [("10.0.0.9", "10.0.1.9"), ("10.0.0.10", "10.0.1.10")]
+    every = [("10.0.0.9", "10.0.1.9"), ("10.0.0.10", "10.0.1.10")]
     lanes: Any = {
         (0, 1): {
-            ports: [SimpleNamespace(tag=gpu)] for ports, gpu in zip(ends, writers, strict=True)
+            ends: [
+                SimpleNamespace(tag=gpu, key=SimpleNamespace(source=ends[0], destination=ends[1]))
+            ]
+            for ends, gpu in zip(every, writers, strict=True)
         }
     }
     assert _Links({}, lanes, gpus=2, nodes=2, with_nvls=False)._is_open((0, 1)) is is_open
