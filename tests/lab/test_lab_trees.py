@@ -53,7 +53,7 @@ def test_trees_are_followed(
     assert all(one["holds"] for one in found["statements"])
 
 
-SMALL = [
+ONE_LAYER = [
     "--layers",
     "1",
     "--width",
@@ -89,7 +89,7 @@ def test_over_two_nics_a_host_a_killed_job_resumes_as_the_one_that_was_not(
             *("--hosts", "2", "--gpus-per-host", "2", "--nics-per-host", "2"),
             *(*options, "--steps", "9", "--kill-at", "4"),
         ],
-        [*SMALL, *more],
+        [*ONE_LAYER, *more],
     )
     assert found["comparison"]["equal"] == 9
     assert found["comparison"]["missing"] == found["comparison"]["different"] == []

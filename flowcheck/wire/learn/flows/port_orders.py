@@ -62,15 +62,13 @@ def by_gpus(
             if len({*own.values()}) < len(own):
                 return  # An address says nothing of GPUs.
             orders[link] = sorted(own, key=lambda ports: own[ports])
-    for crossed in (False, True):
+    even = all(len(order) % 2 == 0 for order in orders.values())
+    for crossed in (False, True) if even else (False,):
         links = {}
         for link, order in orders.items():
-            if crossed and len(order) % 2:
-                return
-            turned = [order[at ^ 1] for at in range(len(order))]
-            links[nodes[link]] = _by_turns(
-                group.links[nodes[link]], link, turned if crossed and link[0] % 2 == 0 else order
-            )
+            turned = crossed and link[0] % 2 == 0
+            leaves = [order[at ^ 1] for at in range(len(order))] if turned else order
+            links[nodes[link]] = _by_turns(group.links[nodes[link]], link, leaves)
         yield replace(group, links=links, order=CHANNELS_BY_GPU())
 
 
