@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="no ip command"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 
@@ -51,3 +51,46 @@ def test_trees_are_followed(
     )
     assert found["comparison"]["missing"] == found["comparison"]["different"] == []
     assert all(one["holds"] for one in found["statements"])
+
+
+ONE_LAYER = [
+    "--layers",
+    "1",
+    "--width",
+    "30",
+    "--heads",
+    "2",
+    "--context",
+    "16",
+    "--bucket-mb",
+    "0.035",
+]
+TURNS = ["--tree-below", "40000", "--nvls-from", "40000", "--nccl", "2.28"]
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        (["--algo", "Tree", "--channels", "4"], ["--metric-every", "3"]),
+        ([*TURNS, "--channels", "4"], []),
+        ([*TURNS, "--channels", "2"], []),
+    ],
+    ids=["trees", "turns", "turns-two-channels"],
+)
+def test_over_two_nics_a_host_a_killed_job_resumes_as_the_one_that_was_not(
+    options: list[str], more: list[str], tmp_path: Path
+) -> None:
+    """Sums by trees over both ports, and by turns with NVLS trees: the first all-reduce and every
+    second one are large. Each step is the trainers', and the end is that of the control run."""
+    found = train(
+        tmp_path / "out",
+        f"p{os.getpid()}",
+        [
+            *("--hosts", "2", "--gpus-per-host", "2", "--nics-per-host", "2"),
+            *(*options, "--steps", "9", "--kill-at", "4"),
+        ],
+        [*ONE_LAYER, *more],
+    )
+    assert found["comparison"]["equal"] == 9
+    assert found["comparison"]["missing"] == found["comparison"]["different"] == []
+    assert len(found["statements"]) == 3 and all(one["holds"] for one in found["statements"])

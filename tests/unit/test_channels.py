@@ -16,7 +16,8 @@ from flowcheck.findings.catalog.connections import (
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
-from flowcheck.wire.learn.flows.groups import Group, by_turns
+from flowcheck.wire.learn.flows.groups import Group
+from flowcheck.wire.learn.flows.port_orders import by_turns
 from flowcheck.wire.learn.flows.streams import NOT_SEEN
 
 INTO, OUT = ("a", "b"), ("b", "c")

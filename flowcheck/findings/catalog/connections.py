@@ -27,6 +27,11 @@ CHANNELS_BY_USE = Entry(
     "connections carry channels in the order in which they were first used",
     cause=EQUAL_SIZES,
 )
+CHANNELS_BY_GPU = Entry(
+    "connections.channels_by_gpu",
+    "channels take the NICs of a node by turns, in the order of the GPUs that write there",
+    cause=EQUAL_SIZES,
+)
 TREES_BY_GPU = Entry(
     "connections.trees_by_gpu",
     "trees pass through the GPUs of a node by turns, in their order: on channel 0 through the "

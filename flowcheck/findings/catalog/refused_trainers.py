@@ -179,6 +179,15 @@ NVLS_PORTS_MISSING = Entry(
     remedy="Mirror all NIC ports of one node, in both directions: `flowcheck ports layout.toml` "
     "names them.",
 )
+RING_PORTS_MISSING = Entry(
+    "trainer.ring_ports_missing",
+    "the start-up's count of ranks passes between the two nodes in one direction alone, though "
+    "frames of both directions are there: GPUs {seen} of a node write here, and the port of one of "
+    "{others} is not in the capture",
+    cause="Where a node has several NICs, rings and trees pass through all of them.",
+    remedy="Mirror all NIC ports of one node, in both directions: `flowcheck ports layout.toml` "
+    "names them.",
+)
 TREES_BESIDE = Entry(
     "trainer.trees_beside",
     "several ranks write to one, or one to several: communicators of others, or all-reduces by "

@@ -24,6 +24,7 @@ ABOUT_COMMUNICATORS = (
     connections.CHANNELS_BY_NUMBER,
     connections.CHANNELS_BY_BUFFERS,
     connections.CHANNELS_BY_USE,
+    connections.CHANNELS_BY_GPU,
     connections.CHANNEL_ORDER_OPEN,
     connections.PLACES_BY_LOG,
     connections.WRITER_BY_NODES,

@@ -27,7 +27,7 @@ from flowcheck.findings.catalog.nccl_transport import (
     NO_WRITES,
     NOT_NCCL,
 )
-from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING
+from flowcheck.findings.catalog.refused_trainers import NVLS_PORTS_MISSING, RING_PORTS_MISSING
 from flowcheck.findings.catalog.sharded_jobs import SHARDED
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
@@ -70,6 +70,9 @@ from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
+
+PORTS_MISSING = (NVLS_PORTS_MISSING, RING_PORTS_MISSING)
+"""What says that ports of a node are not in the capture."""
 
 
 def read_stream(
@@ -305,7 +308,7 @@ def _with_trees(why_not: tuple[Finding, ...], trees: Finding) -> tuple[Finding, 
     """And what speaks against trees. Ports that are missing are why a search found nothing: they
     stand before its end, as the first reason is what an operator is told."""
     ends = (learning.SEARCH_BROKEN_OFF, learning.SEARCH_BROKEN_OFF_AFTER_LOSS)
-    if why_not and why_not[0].is_any_of(*ends) and trees.is_any_of(NVLS_PORTS_MISSING):
+    if why_not and why_not[0].is_any_of(*ends) and trees.is_any_of(*PORTS_MISSING):
         return (trees, *why_not)
     return (*why_not, trees)
 

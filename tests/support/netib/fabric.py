@@ -128,11 +128,6 @@ class Fabric:
     ) -> Connection:
         """sender: ring index; of a tree's connection rank, as `receiver` is. head: of an NVLS
         tree."""
-        udp = self.options.manners.udp
-        pairs = [
-            QueuePair(self.qpn(source), self.qpn(target), udp=udp)
-            for _ in range(self.options.qps * self.options.bonded)
-        ]
         ranks = sender, receiver
         if communicator in ("dp", "metrics"):
             around = ranks_of(self.options, channel)
@@ -142,6 +137,12 @@ class Fabric:
             gpus, each = self.options.gpus, self.options.ports
             rails = ranks[0] % gpus * each // gpus, ranks[1] % gpus * each // gpus
         src, dst = self.port(source, rails[0]), self.port(target, rails[1])
+        udp = self.options.manners.udp
+        own = rails if self.options.manners.numbers_of_nics else (0, 0)
+        pairs = [
+            QueuePair(self.qpn(source, own[0]), self.qpn(target, own[1]), udp=udp)
+            for _ in range(self.options.qps * self.options.bonded)
+        ]
         kind = Grouped if communicator.startswith("pp") and self.options.grouped > 1 else Connection
         if self.options.bonded > 1:
             kind = Bonded
@@ -157,8 +158,9 @@ class Fabric:
             self.connections[communicator, sender, channel] = made
         return made
 
-    def qpn(self, rank: int) -> int:
-        """The next QP number of a rank."""
+    def qpn(self, node: int, nic: int) -> int:
+        """The next QP number of a node, or of one of its NICs."""
+        name = node + nic * (self.options.ranks + 2)
         if self.options.random_qpns:
             taken = set(self.next_qpn.values())
             number = int(self.rng.integers(0x40, 0xFFFFF0))
@@ -167,12 +169,12 @@ class Fabric:
             self.next_qpn[-len(self.next_qpn)] = number
             return number
         if self.options.manners.same_qpns:
-            self.next_qpn[rank] = self.next_qpn.get(rank, 0x110) + 1
-            return self.next_qpn[rank]
-        if rank not in self.next_qpn:
-            self.next_qpn[rank] = int(self.rng.integers(0x100, 0x40000))
-        self.next_qpn[rank] += int(self.rng.integers(1, 4))
-        return self.next_qpn[rank]
+            self.next_qpn[name] = self.next_qpn.get(name, 0x110) + 1
+            return self.next_qpn[name]
+        if name not in self.next_qpn:
+            self.next_qpn[name] = int(self.rng.integers(0x100, 0x40000))
+        self.next_qpn[name] += int(self.rng.integers(1, 4))
+        return self.next_qpn[name]
 
     def port(self, rank: int, rail: int) -> Port:
         high, low = divmod(rank + 1, 256)

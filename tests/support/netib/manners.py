@@ -33,6 +33,8 @@ class Manners:
     """Connections are old: counters begin anywhere, packet numbers shortly before they wrap."""
     same_qpns: bool = False
     """Every host numbers its queue pairs from the same number on."""
+    numbers_of_nics: bool = False
+    """Each NIC numbers its queue pairs by itself, as real ones do; else a node all of its NICs'."""
     udp: str = ""
     """Source ports by the kernel's rule; "any": one for each direction; "one": one for all."""
     macs: str = ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from flowcheck.findings.catalog.connections import (
     CHANNEL_ORDER_OPEN,
     CHANNELS_BY_BUFFERS,
+    CHANNELS_BY_GPU,
     CHANNELS_BY_NUMBER,
     CHANNELS_BY_USE,
 )
@@ -30,7 +31,7 @@ from flowcheck.wire.traffic.observed_messages import ObservedMessage
 Link = tuple[str, str]
 Row = tuple[Stream, ...]
 
-ORDERS = (CHANNELS_BY_NUMBER, CHANNELS_BY_BUFFERS, CHANNELS_BY_USE)
+ORDERS = (CHANNELS_BY_NUMBER, CHANNELS_BY_BUFFERS, CHANNELS_BY_USE, CHANNELS_BY_GPU)
 """What an order of channels may rest on."""
 
 LOOKED_AT_BYTES = 256

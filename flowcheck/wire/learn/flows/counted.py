@@ -21,7 +21,7 @@ def ranks_counted(streams: Iterable[Stream]) -> tuple[int, ...]:
         link = stream.key.source, stream.key.destination
         if link not in first or stream.flow.first_ns < first[link].flow.first_ns:
             first[link] = stream
-    least = min((run for stream in first.values() if (run := _run(stream))), default=0)
+    least = min((run for stream in first.values() if (run := counts_first(stream))), default=0)
     return tuple(ranks for ranks in (least + 1, least, least - 1) if ranks >= 2) if least else ()
 
 
@@ -35,7 +35,7 @@ def count_slices(stream: Stream, at: int, protocol: Protocol) -> int:
     )
 
 
-def _run(stream: Stream) -> int:
+def counts_first(stream: Stream) -> int:
     """Sends, each of one count, with which the connection begins."""
     if not stream.from_start or 0 not in stream.sends:
         return 0

@@ -6,12 +6,10 @@ Guesses, coarsest first: the sizes on the wire decide (cuts/cut.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, field
 
-from flowcheck.findings.catalog.connections import CHANNELS_BY_USE
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.learn.flows.channels import first_used, in_order
+from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.streams import Stream
@@ -189,24 +187,6 @@ def grouped(
     ordered, order = in_order(links, by_number=by_number)
     mixed = {link: frozenset(ranks) for link, ranks in named.items() if len(ranks) > 1}
     return Group(ordered, tags, frozenset(ghosts), penalty, order, mixed)
-
-
-def by_turns(group: Group) -> Group:
-    """The same with the channels of each link on its ports by turns: a port's connections in the
-    order of their numbers, ports in the order in which they were first used.
-
-    Channels start at once, so that the first use orders those of one port by chance; the first
-    collectives are so small that channel 0 carries them alone. A guess, tried last and told as
-    one: that channels take ports by turns is not of NCCL's sources, and seen in the lab alone."""
-    links: dict[Link, tuple[Stream, ...]] = {}
-    for link, row in group.links.items():
-        lanes: dict[tuple[str, str], list[Stream]] = {}
-        for stream in sorted(row, key=lambda s: s.key.dest_qp):
-            lanes.setdefault((stream.key.source, stream.key.destination), []).append(stream)
-        ports = sorted(lanes.values(), key=lambda own: min(map(first_used, own)))
-        turns = zip_longest(*ports)
-        links[link] = tuple(stream for turn in turns for stream in turn if stream is not None)
-    return replace(group, links=links, order=CHANNELS_BY_USE())
 
 
 def path_of(group: Group) -> list[Link] | None:

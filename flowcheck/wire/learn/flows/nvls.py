@@ -21,10 +21,12 @@ from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, TREES_BY_
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nvls_shape import NO_HEAD, NO_NVLS, NvlsShape
 from flowcheck.wire.collectives.nvls_tree_parts import nvls_direction
-from flowcheck.wire.learn.flows.channels import in_order, marks_of, of_several_gpus
+from flowcheck.wire.learn.flows.channels import in_order, of_several_gpus
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.grants import Grants
-from flowcheck.wire.learn.flows.groups import Group, by_turns, grouped
+from flowcheck.wire.learn.flows.groups import Group, grouped
+from flowcheck.wire.learn.flows.port_orders import by_gpus, by_turns
+from flowcheck.wire.learn.flows.ring_lanes import Lane, RingLanes, node_names
 from flowcheck.wire.learn.flows.rings import Edge
 from flowcheck.wire.learn.flows.streams import CODE_OF, NOT_SEEN, Stream
 from flowcheck.wire.learn.flows.tree_lanes import (
@@ -33,7 +35,7 @@ from flowcheck.wire.learn.flows.tree_lanes import (
     TreeLanes,
     tree_lanes,
 )
-from flowcheck.wire.learn.flows.trees import Fork, Link, RingHeads, around, mirrored, nodes_named
+from flowcheck.wire.learn.flows.trees import Fork, Link, around, mirrored, nodes_named
 
 USUAL_CHANNELS = (16, 24, 32)
 """Of NVLS (src/transport/nvls.cc, ncclNvlsTuning): tried where small tensors used fewer."""
@@ -49,9 +51,6 @@ UNLIKELY = 1
 STEP_BYTES = 524_288
 """What a receive of NVLS trees grants: one step of Simple's buffer, by default (NCCL
 src/init.cc, DEFAULT_BUFFSIZE; src/include/device.h, NCCL_STEPS). A ring's sums grant two."""
-
-Lane = tuple[str, str, int]
-"""(address that writes, address that reads, which GPU of its node writes)."""
 
 
 def may_be_of_nvls(streams: Sequence[Stream], grants: Sequence[Grants]) -> bool:
@@ -199,7 +198,7 @@ class _Nodes:
         """By where the start-up may have ended, without NVLS trees."""
         for ring in self._rings():
             for lanes in self._trees(ring, with_nvls=False):
-                for place, group in enumerate(self._groups([*ring, *lanes.late])):
+                for place, group in enumerate(self._groups([*ring, *lanes.late], lanes)):
                     made = self._fork(group, NO_NVLS, {}, lanes)
                     if made is not None:
                         yield replace(made, penalty=place * UNLIKELY)
@@ -229,10 +228,19 @@ class _Nodes:
         }
         yield from tree_lanes(of_ring, beside, self.gpus, self.nodes, with_nvls=with_nvls)
 
-    def _groups(self, ring: Sequence[Stream]) -> list[Group]:
+    def _groups(self, ring: Sequence[Stream], trees: TreeLanes = NO_TREES) -> list[Group]:
         """The ring's connections in the ways in which they may be ordered."""
         groups = [grouped(ring, (), self._hosts(), 0)]
         if any(map(of_several_gpus, groups[0].links.values())):
+            names = {link: node_names(link) for link in self.links}
+            told = (
+                (group, RingLanes(group, self.gpus, trees.joined))
+                for group in by_gpus(groups[0], names, self.links, self.gpus)
+            )
+            by_gpu = [group for group, lanes in told if lanes.agrees and lanes.ascends]
+            if by_gpu:
+                # Of two that differ neither is told.
+                return by_gpu[:1] if all(g.links == by_gpu[0].links for g in by_gpu) else []
             groups.append(grouped(ring, (), self._hosts(), 0, by_number=False))
             groups.append(by_turns(groups[-1]))
         return groups
@@ -298,7 +306,7 @@ class _Nodes:
     ) -> Iterator[Fork]:
         heads = len({lane[2] for _, lane in shared})
         shape = NvlsShape(heads=heads, channels=channels, nodes=self.nodes)
-        groups = self._groups(ring)
+        groups = self._groups(ring, trees)
         for place, (chunk, (later, group)) in enumerate(product(CHUNKS, enumerate(groups))):
             made = self._fork(group, replace(shape, chunk_bytes=chunk), shared, trees)
             if made is None:
@@ -316,7 +324,7 @@ class _Nodes:
         trees: TreeLanes = NO_TREES,
     ) -> Fork | None:
         heads = sorted({lane[2] for _, lane in shared})
-        lanes = _RingLanes(group, self.gpus, trees.joined)
+        lanes = RingLanes(group, self.gpus, trees.joined)
         if not lanes.agrees:
             return None
         channel_of = {id(s): c for own in trees.own.values() for c, s in own.items()}
@@ -350,7 +358,7 @@ class _Nodes:
             nodes={f"host {node}": node for node in range(self.nodes)},
             nvls=shape,
             heads={
-                link[0]: lanes.heads(_named(link), head_of, joined=shape.heads > 0)
+                link[0]: lanes.heads(node_names(link), head_of, joined=shape.heads > 0)
                 for link in next_ones
             },
             heads_open=open_,
@@ -364,7 +372,7 @@ class _Nodes:
         link: Link,
         lane: Lane,
         streams: Sequence[Stream],
-        known: tuple[_RingLanes, Mapping[int, int]],
+        known: tuple[RingLanes, Mapping[int, int]],
         shape: NvlsShape,
     ) -> tuple[dict[int, int], bool] | None:
         """({id of a head's connection: its channel}, whether that is open): those of the ring were
@@ -372,16 +380,18 @@ class _Nodes:
         ring, trees = known
         channels = _channels(link, self.nodes, shape.channels)
         first = (
-            ring.channels(_named(link), lane) if any(id(s) in ring.known for s in streams) else []
+            ring.channels(node_names(link), lane)
+            if any(id(s) in ring.known for s in streams)
+            else []
         )
         unsure = first is None or not set(first) <= set(channels)
         first = [] if unsure or first is None else first
-        rows, order = in_order({_named(link): streams})
+        rows, order = in_order({node_names(link): streams})
         unsure |= len(streams) > 1 and not order.is_any_of(CHANNELS_BY_NUMBER)
         of_trees = sorted(trees[id(s)] for s in streams if id(s) in trees)
         for then in ([*first, *of_trees], first):
             made = dict.fromkeys((*then, *channels))
-            of = dict(zip(map(id, rows[_named(link)]), made, strict=False))
+            of = dict(zip(map(id, rows[node_names(link)]), made, strict=False))
             if len(made) == len(of) == len(streams) and all(
                 trees.get(one, channel) == channel for one, channel in of.items()
             ):
@@ -431,71 +441,3 @@ class _Nodes:
             for stream in own
             for end, node in zip((stream.key.source, stream.key.destination), link, strict=True)
         }
-
-
-class _RingLanes:
-    """Which channels of the ring are between which two GPUs."""
-
-    def __init__(
-        self, group: Group, gpus: int, joined: Mapping[Link, Mapping[int, Stream]]
-    ) -> None:
-        """joined: {nodes: {channel: a connection that plain trees have too}}."""
-        self._group, self._gpus = group, gpus
-        self._full = max(group.links, key=lambda link: len(group.links[link]))
-        self.count = len(group.links[self._full])
-        """Channels that the ring used."""
-        self.known: dict[int, int] = {}
-        """{id of a connection of the ring: its channel}."""
-        for link in group.links:
-            self.known |= self._paired(link)
-        told = {id(s): c for own in joined.values() for c, s in own.items()}
-        self.agrees = all(self.known.get(one, c) == c for one, c in told.items())
-        """Those that trees have too have their channels."""
-
-    def _paired(self, link: tuple[str, str]) -> dict[int, int]:
-        """By what the connections that carry all channels carried too: a broadcast passes them on
-        the same channel. To its root it comes on some of them only."""
-        full, own = self._group.links[self._full], self._group.links[link]
-        if len(own) == len(full):
-            return {id(stream): place for place, stream in enumerate(own)}
-        marks = [marks_of(stream) for stream in full]
-        found: dict[int, int] = {}
-        for stream in own:
-            alike = [len(marks_of(stream) & of) for of in marks]
-            if max(alike) and alike.count(max(alike)) == 1:
-                found[id(stream)] = alike.index(max(alike))
-        left = [place for place in range(len(full)) if place not in found.values()]
-        rest = [stream for stream in own if id(stream) not in found]
-        return found | {id(stream): place for stream, place in zip(rest, left, strict=False)}
-
-    def lane_of(self, stream: Stream) -> Lane:
-        return stream.key.source, stream.key.destination, (stream.tag or 0) % self._gpus
-
-    def channels(self, link: tuple[str, str], lane: Lane) -> list[int] | None:
-        """Those that the ring has there, ascending; those that carried nothing as the channels that
-        they are copies of. None: nothing tells."""
-        full = [self.lane_of(stream) for stream in self._group.links[self._full]]
-        own: list[Lane | None] = [None] * self.count
-        for stream in self._group.links[link]:
-            own[self.known[id(stream)]] = self.lane_of(stream)
-        for period in range(1, self.count + 1):
-            copies = [{own[c] for c in range(at, self.count, period)} for at in range(period)]
-            if full[period:] == full[:-period] and all(len(of - {None}) == 1 for of in copies):
-                lanes = [next(iter(of - {None})) for of in copies]
-                return [c for c in range(self.count) if lanes[c % period] == lane]
-        return None
-
-    def heads(
-        self, link: tuple[str, str], head_of: Mapping[int, int], *, joined: bool
-    ) -> RingHeads:
-        """Which heads the ring's connections to the next node join, if there are any, and which
-        channels they are."""
-        streams = self._group.links.get(link, ())
-        by_channel = [NO_HEAD] * self.count * joined
-        for stream in streams if joined else ():
-            by_channel[self.known[id(stream)]] = head_of.get(id(stream), NO_HEAD)
-        return tuple(by_channel), tuple(self.known[id(stream)] for stream in streams)
-
-
-def _named(link: Link) -> tuple[str, str]:
-    return f"host {link[0]}", f"host {link[1]}"

@@ -28,6 +28,7 @@ from flowcheck.wire.collectives.double_binary_tree import (
     sum_passes_down,
     tree_parents,
 )
+from flowcheck.wire.learn.flows.port_orders import Ports, firsts, ports_of
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.flows.trees import MOST_WAYS, Link, around, tree_channels
 from flowcheck.wire.learn.flows.two_nodes import PER_TREE, begun_by, found_behind, sent_on, turned
@@ -39,8 +40,6 @@ MOST_TRIES = 1 << 14
 """A choice: of ways in which connections may be trees' and the ring's. Strangers' frames may leave
 more of them open than anybody has time for."""
 
-Ports = tuple[str, str]
-"""(address at the lower node, at the higher one)."""
 Lanes = dict[Link, dict[Ports, list[Stream]]]
 Named = dict[Link, dict[int, Stream]]
 """{nodes: {channel: a connection of its tree}}."""
@@ -91,8 +90,7 @@ def _by_ports(links: Mapping[Link, Sequence[Stream]]) -> Lanes:
     for link, own in links.items():
         lanes = found.setdefault(link, defaultdict(list))
         for stream in own:
-            ends = stream.key.source, stream.key.destination
-            lanes[ends if link[0] < link[1] else ends[::-1]].append(stream)
+            lanes[ports_of(stream, link)].append(stream)
     return found
 
 
@@ -174,14 +172,19 @@ class _Links:
         return len({*firsts.values()}) < len(firsts)
 
     def _firsts(self, pair: Link) -> dict[Ports, int]:
-        """{ports: the GPU that they are nearest to}."""
-        writers: dict[Ports, set[int]] = defaultdict(set)
-        for lanes in (self.trees, self.ring):
-            for link in (pair, pair[::-1]):
-                for ports, own in lanes.get(link, {}).items():
-                    writers[ports] |= {(s.tag or 0) % self.gpus for s in own}
+        """{ports: the GPU that they are nearest to}, of those that trees have."""
+        streams = {
+            link: [
+                stream
+                for lanes in (self.trees, self.ring)
+                for own in lanes.get(link, {}).values()
+                for stream in own
+            ]
+            for link in (pair, pair[::-1])
+        }
         mine = self.trees.get(pair, {}).keys() | self.trees.get(pair[::-1], {}).keys()
-        return {ports: _first(writers[ports], self.gpus) for ports in mine}
+        every = firsts(streams, pair, self.gpus)
+        return {ports: every[ports] for ports in mine}
 
     def _named(self, found: int, used: int, shared: Sharing) -> tuple[Named, Named] | None:
         """(connections that the ring has not, that it has too); None: some port has not as many.
@@ -265,8 +268,3 @@ class _Links:
             for own in by_ports.values()
             for stream in own
         }
-
-
-def _first(writers: set[int], gpus: int) -> int:
-    """Of a NIC's GPUs, which follow each other round the node."""
-    return next((gpu for gpu in sorted(writers) if (gpu - 1) % gpus not in writers), 0)

@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.refused_trainers import (
     MAY_BE_BESIDE_TREES,
     MAY_BE_TWO_TREES,
     NVLS_PORTS_MISSING,
+    RING_PORTS_MISSING,
     TREES_BESIDE,
     TREES_COPIES_DIFFER,
     TREES_UNREAD,
@@ -24,10 +25,11 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
+from flowcheck.wire.learn.flows.counted import counts_first, ranks_counted
 from flowcheck.wire.learn.flows.nvls import heads_seen
 from flowcheck.wire.learn.flows.rings import Ring, seen_whole
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.flows.trees import forks, may_have_trees
+from flowcheck.wire.learn.flows.trees import forks, may_have_trees, nodes_named
 from flowcheck.wire.learn.jobs.types import is_of
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -86,7 +88,7 @@ def beside(
     read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
     if read:
         return tuple(_unless_unread(c, communicators) for c in collectives), None
-    why = TREES_BESIDE() if next(forks(streams), None) else None
+    why = TREES_BESIDE() if next(forks(streams), None) else _ports_missing(streams)
     if why is None and not any(c.kind == REDUCES for c in collectives):
         why = _heads_missing(streams)
     if why is None and may_have_trees(streams):
@@ -100,6 +102,27 @@ def beside(
         for c in collectives
     )
     return tuple(doubted), why
+
+
+def _ports_missing(streams: Sequence[Stream]) -> Finding | None:
+    """Over two nodes a ring passes both ways. Where both ways were seen and its start-up one way
+    alone, the other way's port is not in the capture; None: nothing tells that. A port that is idle
+    is no such: the first channel passes from node to node and back in any ring."""
+    for ranks in ranks_counted(streams):
+        gpus, rest = divmod(ranks, 2)
+        node_of = None if rest or gpus < 2 else nodes_named(streams, ranks, gpus)
+        if node_of is None or {*node_of.values()} != {0, 1}:
+            continue
+        counts = {0: 0, 1: 0}
+        for stream in streams:
+            node = node_of[stream.key.source]
+            counts[node] = max(counts[node], counts_first(stream))
+        seen = tuple(sorted({(stream.tag or 0) % gpus for stream in streams}))
+        others = tuple(gpu for gpu in range(gpus) if gpu not in seen)
+        whole = all(stream.from_start for stream in streams)
+        if whole and others and not min(counts.values()) and max(counts.values()) > 1:
+            return RING_PORTS_MISSING(seen=seen, others=others)
+    return None
 
 
 def _heads_missing(streams: Sequence[Stream]) -> Finding | None:
