@@ -375,12 +375,13 @@ def base(
     Example: `flowcheck base runs/step-400.pt --then runs/step-405.pt`
     """
     from flowcheck.ops.trainer_checkpoint import base_command as verb
+    from flowcheck.ops.trainer_checkpoint.base_proof import LogPosition
     from flowcheck.stages.privilege.drop_privileges import drop_for_run
 
     file = _one_checkpoint(checkpoint, same, f"flowcheck base runs/step-400.pt{run_option(run)}")
     set_named_run(run)
     drop_for_run(run, file, then)
-    place = verb.LogPosition(later_checkpoint=then, after=after)
+    place = LogPosition(later_checkpoint=then, after=after)
     raise typer.Exit(verb.run(run, file, place=place, as_json=as_json))
 
 

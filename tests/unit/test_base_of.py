@@ -18,7 +18,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import base_command as verb
-from flowcheck.ops.trainer_checkpoint.base_command import NO_POSITION, LogPosition
+from flowcheck.ops.trainer_checkpoint.base_proof import NO_POSITION, LogPosition
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 FILE = Path("step-4.pt")
@@ -44,7 +44,7 @@ def test_only_one_job_may_be_proved_to_be_it(
             return SimpleNamespace(of=where)
         raise StateError(REFUSED)
 
-    monkeypatch.setattr(verb, "_of_one", proved)
+    monkeypatch.setattr(verb, "proved_base", proved)
     if not told:
         own, found = verb._of(runs, FILE, LogPosition(later_checkpoint=Path("step-6.pt")))
         assert own is runs[1] and found.of is own  # type: ignore[attr-defined]

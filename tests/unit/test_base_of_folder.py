@@ -27,7 +27,7 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.audit_watch_command import exi
 from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import Candidate
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import MayBeBase, named_step
 from flowcheck.ops.trainer_checkpoint.audit_watch.watch_loop import FolderWatch
-from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
+from flowcheck.ops.trainer_checkpoint.base_proof import LogPosition
 from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
 from flowcheck.stages.job_state.audited_files import AuditedFile

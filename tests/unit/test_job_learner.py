@@ -179,6 +179,31 @@ def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
     assert not run.unread.exists()
 
 
+def test_what_is_left_is_read_again_where_flows_of_it_were_dropped(
+    slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a later life, what is staged of its flows is counted: with those that are dropped it may
+    become less, though something came."""
+    messages, dropped, now_s = [100], iter([4]), [100.0]
+    monkeypatch.setattr(job_learner, "completed_messages", lambda *_: messages[0])
+    monkeypatch.setattr(job_learner, "ignore_flows", lambda *_: next(dropped, 0))
+    mine = JobLearner(RunDir(tmp_path), clock=lambda: now_s[0])
+    slow.let_end()
+
+    def look(seconds: float) -> bool:
+        """Whether anything was read meanwhile."""
+        slow.shared[2] = 0
+        for _ in range(int(seconds * 10)):
+            now_s[0] += 0.1
+            mine.learn(staged(0), at_once=False, only=[{1}], wait_s=LIMIT_S)
+        return slow.ended
+
+    assert look(0.1) and mine.take_ignored_flow_count() == 4
+    messages[0] = 90
+    assert look(6)
+    assert not look(60), "and nothing is read twice"
+
+
 def test_what_a_reading_awaits_is_read_when_it_is_whole_and_hardly_before(
     slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

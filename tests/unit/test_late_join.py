@@ -25,7 +25,8 @@ from flowcheck.findings.catalog.replica_update_notes import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note, StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
-from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
+from flowcheck.ops.trainer_checkpoint import base_proof
+from flowcheck.ops.trainer_checkpoint.base_proof import LogPosition
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
@@ -198,7 +199,7 @@ def test_a_base_whose_next_step_is_not_logged_any_more_is_refused(
         both.chain.run, both.config, files[3], LogPosition(later_checkpoint=files[4])
     )
     both.drive(until=lambda: both.applied_iteration() >= 4)
-    verb._put(both.chain.run, base)
+    base_proof.submit_proved(both.chain.run, base)
     both.drive()
     assert any(m.finding.is_any_of(NOT_LOGGED_ANY_MORE) for m in both.chain.heard.of(Note))
     verb.submit_base(both.chain.run, both.config, files[7], LogPosition(after=5))

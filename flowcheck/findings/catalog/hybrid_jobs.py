@@ -105,6 +105,23 @@ SHARDS_OF_LIVES = Entry(
     remedy="Give all shards the checkpoint that the trainers resumed from: `flowcheck base "
     "FILE{this_run!o}`.",
 )
+OF_SHARD = Entry("hybrid.of_shard", "shard {shard}: {why}; no shard was given the file")
+HAS_CHECKPOINT = Entry("hybrid.has_checkpoint", "all shards have {file} already")
+BASE_UNFINISHED = Entry(
+    "hybrid.base_unfinished",
+    "step {step} of {file} was given to all {shards} shards, and {taken} of them are known to have "
+    "it: they may stand on different states",
+    cause="`flowcheck base` is at work, or it was killed or refused between two shards.",
+    remedy="If no `flowcheck base` is at work, give the file again, or a newer checkpoint of the "
+    "trainers: `flowcheck base FILE{this_run!o}`.",
+)
+CARRIES_SHARD = Entry(
+    "hybrid.carries_shard",
+    "the address that is stated for shard {shard} carries shard {other}: what the optimizer keeps "
+    "of its gradients equals that part of the file",
+    cause="`addresses` in [sharded] are in another order than the shards.",
+    remedy="Correct the order of `addresses`, and follow the job again from its start.",
+)
 PADDING_NOT_ZERO = Entry(
     "hybrid.padding_not_zero",
     "what fills shards up is not zero: the factory of [sharded] or its shard is another one",

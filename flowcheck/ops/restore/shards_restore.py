@@ -21,6 +21,7 @@ from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.single_step_restore import RestoredStep, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.stages.job_state.audit_history import audit_history_of, doubt_among
+from flowcheck.stages.job_state.given_to_shards import unfinished
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write_shards
@@ -73,7 +74,10 @@ def write_all_shards(
 
 
 def refuse_other_lives(runs: Sequence[RunDir]) -> None:
-    """Raises StateError where a step of the same number is another life's in some shards."""
+    """Raises StateError where a step of the same number is another life's in some shards, or rests
+    on a checkpoint that not all of them have."""
+    if (given := unfinished(runs)) is not None:
+        raise StateError(given)
     lives = [incarnation_of(own) for own in runs]
     if len({(one.number, one.step, one.base) for one in lives}) > 1:
         told = [f"shard {number}: {one.number}" for number, one in enumerate(lives)]

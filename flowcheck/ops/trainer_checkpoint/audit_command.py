@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +25,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STEP_UNKNOWN,
 )
 from flowcheck.findings.catalog.file_audits import ONLY_COMPARED
+from flowcheck.findings.catalog.hybrid_jobs import CARRIES_SHARD
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.named_run import run_option
 from flowcheck.messages import AuditRecord
@@ -48,6 +50,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.audit.difference_evidence import evidence_of, first_difference_finding
 from flowcheck.vault.audit.step_settings_check import compare_step_settings
+from flowcheck.vault.checkpoint_formats import checkpoint_io
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
@@ -71,7 +74,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     the file does not fit."""
     runs = all_run_dirs(RunDir(root))
     if len(runs) > 1 and runs[0].settings().all_shards:
-        return _run_of_shards(runs, file, step, as_json=as_json)
+        return run_of_shards(runs, file, step, as_json=as_json)
     where = run_of_file(RunDir(root), file, step)
     template = read_checkpoint_template(where, file, step, may_be_rounded=True)
     found = compare_with_replica(where, template, file)
@@ -101,13 +104,20 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     return 0 if found.passed else DIFFERENT
 
 
-def _run_of_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_json: bool) -> int:
-    """Compares each shard with its part of a checkpoint of the whole model."""
+def run_of_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_json: bool) -> int:
+    """Compares each shard with its part of a checkpoint of the whole model. Nothing is written down
+    before all were compared."""
+    tree = checkpoint_io.read(file)
+    compared = []
+    for own in runs:
+        template = read_checkpoint_template(own, file, step, may_be_rounded=True, tree=tree)
+        compared.append((template, compare_with_replica(own, template, file)))
     lines, passed = [], True
-    for number, own in enumerate(runs):
-        template = read_checkpoint_template(own, file, step, may_be_rounded=True)
-        found = compare_with_replica(own, template, file)
-        line = append_audit_line(own, found, file, template, evidence_in(own, template, found))
+    for number, (own, (template, found)) in enumerate(zip(runs, compared, strict=True)):
+        evidence = evidence_in(own, template, found)
+        if (other := _carried(number, runs, found, file, tree)) is not None:
+            evidence = (CARRIES_SHARD(shard=number, other=other), *evidence)
+        line = append_audit_line(own, found, file, template, evidence)
         passed &= found.passed
         lines.append(msgspec.to_builtins(line) | {"shard": number})
         if not as_json:
@@ -117,6 +127,34 @@ def _run_of_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_
         told = {"step": lines[0]["step"], "file": str(file), "passed": passed, "shards": lines}
         print(msgspec.json.encode(told).decode())
     return 0 if passed else DIFFERENT
+
+
+def _carried(
+    shard: int, runs: Sequence[RunDir], found: bitwise_audit.Audit, file: Path, tree: Any
+) -> int | None:
+    """The shard whose gradients a replica took in place of its own: it began with its own weights,
+    so what its optimizer keeps alone is the other's. None: nothing shows another one."""
+    if not _states_differ(found):
+        return None
+    own, layout = runs[shard], _layout_and_steps(runs[shard])[0]
+    for other, of in enumerate(runs):
+        if other == shard:
+            continue
+        cuts = of.settings().model.cuts
+        try:
+            part = template_for(
+                file, layout, optimizer_of_run(own), found.step, cuts=cuts, tree=tree
+            )
+            if not _states_differ(compare_with_replica(own, part, file)):
+                return other
+        except StateError:
+            continue  # of other shapes
+    return None
+
+
+def _states_differ(found: bitwise_audit.Audit) -> bool:
+    """Whether what the optimizer keeps differs."""
+    return any("/" in difference.name for difference in found.differences)
 
 
 def _would_heal(where: RunDir, found: bitwise_audit.Audit) -> bool:
@@ -242,14 +280,22 @@ def _layout_and_steps(where: RunDir) -> tuple[Layout, tuple[Step, ...]]:
 
 
 def read_checkpoint_template(
-    where: RunDir, file: Path, step: Step | None = None, *, may_be_rounded: bool = False
+    where: RunDir,
+    file: Path,
+    step: Step | None = None,
+    *,
+    may_be_rounded: bool = False,
+    tree: Any = None,
 ) -> CheckpointTemplate:
     """Reads a checkpoint of the trainer as a template for the replica of a run. may_be_rounded: it
-    is only compared, so that its model may be saved in half precision. Raises ConfigError if there
+    is only compared, so that its model may be saved in half precision; tree: what is in the file,
+    where it was read. Raises ConfigError if there
     is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its step."""
     cuts = where.settings().model.cuts
     layout, optimizer = _layout_and_steps(where)[0], optimizer_of_run(where)
-    template = template_for(file, layout, optimizer, step, may_be_rounded=may_be_rounded, cuts=cuts)
+    template = template_for(
+        file, layout, optimizer, step, may_be_rounded=may_be_rounded, cuts=cuts, tree=tree
+    )
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     if step is not None and template.tells_step and template.step != step:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
+
+import numpy as np
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.base_checkpoints import (
@@ -57,12 +60,19 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
     does not hold the whole state or has other settings than the job file, if the updater refuses
     it, or if the updater does not answer within TAKEN_LIMIT_S.
     """
+    template = proved_template(where, file)
+    return template.step, replace_by(where, template, file)
+
+
+def proved_template(where: RunDir, file: Path, tree: Any = None) -> CheckpointTemplate:
+    """The file, once nothing that is known before the updater has it speaks against it. tree: what
+    is in it, where it was read. Raises StateError as `replace_with_checkpoint`."""
     if stage_at(Position.STEP).name not in where.stage_pids():
         raise StateError(NO_UPDATER(where.root))
-    template = audits.read_checkpoint_template(where, file)
+    template = audits.read_checkpoint_template(where, file, tree=tree)
     check_settings(template, optimizer_of_run(where), peek_versions(where.replica)[0], str(file))
     if incarnation_of(where).lacking is not None:
-        return template.step, end_wait(where, template, file)
+        return template
     if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
         what = STEP_NOT_REACHED(
             file=file,
@@ -72,15 +82,23 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
             limit_s=round(REACHED_LIMIT_S),
         )
         raise StateError(what)
+    return template
+
+
+def replace_by(where: RunDir, template: CheckpointTemplate, file: Path) -> Finding:
+    """Replaces the replica's state by a proved file. Returns what the updater did. Raises
+    StateError if it refuses the file, or does not answer within TAKEN_LIMIT_S."""
+    if incarnation_of(where).lacking is not None:
+        return end_wait(where, template, file)
     told = RECORD_GONE()
     if (found := _held_against(where, template, file)) is not None:
         audits.append_audit_line(where, found, file, template, base=_ends_doubt(where, found))
         if found.equal and not found.tainted_elements:
-            return template.step, NOTHING_TO_REPLACE(tensors=found.tensors, step=found.step)
+            return NOTHING_TO_REPLACE(tensors=found.tensors, step=found.step)
         if found.equal:
             told = heal_by_file(where, template, found, file) or NOTHING_TAINTED(found.step)
             if not told.is_any_of(NOT_HEALED):
-                return template.step, told
+                return told
         else:
             told = TENSORS_DIFFERED(
                 differing=len(found.differences),
@@ -88,7 +106,7 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
                 first=found.differences[0].name,
             )
     steps = _replace(where, template, file)
-    return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
+    return STEP_REPLACED(step=template.step, why=told, steps=steps)
 
 
 def end_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> Finding:
@@ -126,11 +144,16 @@ def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> 
 def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -> str:
     """Submits the state of a checkpoint to the updater. Returns the request's name. Raises
     StateError if the state is incomplete."""
+    sections = state_sections(where, template)
+    return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))
+
+
+def state_sections(where: RunDir, template: CheckpointTemplate) -> dict[str, np.ndarray]:
+    """The state of a checkpoint as the replica keeps it. Raises StateError if it is incomplete."""
     layout, _ = peek_versions(where.replica)
     job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)
-    sections = flat_state(template, layout, optimizer_of_run(where), leaves_out=leaves_out)
-    return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))
+    return flat_state(template, layout, optimizer_of_run(where), leaves_out=leaves_out)
 
 
 def _held_against(where: RunDir, template: CheckpointTemplate, file: Path) -> Audit | None:

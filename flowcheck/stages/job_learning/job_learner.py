@@ -221,7 +221,12 @@ class JobLearner:
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
             self._awaited, self._look_at, self._unless_awaited = found.awaited, 0, 0
-            self._left_out += ignore_flows(extractors, found.names, found.others)
+            left = ignore_flows(extractors, found.names, found.others)
+            if left and only is not None:
+                # Fewer messages of these flows will be staged than were read: no count tells how
+                # many of them are new.
+                self._read_at, self._last_word, self._read_quiet = 0, False, False
+            self._left_out += left
             return None
         self._proof = found, reading
         return self._proved(0.0)

@@ -236,11 +236,14 @@ def load_template(
     *,
     may_be_rounded: bool = False,
     cuts: Sequence[ShardCut] = (),
+    tree: Any = None,
 ) -> CheckpointTemplate:
     """Reads the checkpoint at `path`, in any format, as a template for a replica of this layout.
     names, step, order, may_be_rounded and errors: see `read_template`. cuts: [parameter] the part
-    of it that the replica has; (): all of each."""
-    tree = cut_to_shards(read(path), names, cuts) if cuts else read(path)
+    of it that the replica has; (): all of each; tree: what `read` gave for the path, where several
+    replicas have parts of it."""
+    whole = read(path) if tree is None else tree
+    tree = cut_to_shards(whole, names, cuts) if cuts else whole
     return read_template(tree, layout, names, str(path), step, order, may_be_rounded=may_be_rounded)
 
 
@@ -252,11 +255,14 @@ def template_for(
     *,
     may_be_rounded: bool = False,
     cuts: Sequence[ShardCut] = (),
+    tree: Any = None,
 ) -> CheckpointTemplate:
     """Reads a template as `load_template` does, with the parameter order and names that the job
     states. rule: the stated optimizer."""
     order, names = optimizer_numbering(rule, layout), stated_names(layout)
-    return load_template(path, layout, names, step, order, may_be_rounded=may_be_rounded, cuts=cuts)
+    return load_template(
+        path, layout, names, step, order, may_be_rounded=may_be_rounded, cuts=cuts, tree=tree
+    )
 
 
 def detect_format(path: Path) -> str:

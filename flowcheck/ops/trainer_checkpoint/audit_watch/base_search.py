@@ -57,7 +57,8 @@ from flowcheck.ops.trainer_checkpoint.audit_watch.candidates import (
 )
 from flowcheck.ops.trainer_checkpoint.audit_watch.file_audit import MayBeBase, file_line
 from flowcheck.ops.trainer_checkpoint.audit_watch.job_of_file import STEP_IN_NAME, awaits_base
-from flowcheck.ops.trainer_checkpoint.base_command import LogPosition, apply_base
+from flowcheck.ops.trainer_checkpoint.base_command import apply_base
+from flowcheck.ops.trainer_checkpoint.base_proof import LogPosition
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.audited_files import AuditedFile, FileOutcome
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of

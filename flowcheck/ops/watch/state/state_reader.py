@@ -41,7 +41,12 @@ from flowcheck.ops.watch.state.chain_state import (
     StageState,
 )
 from flowcheck.ops.watch.state.checkpoint_status import with_final_checkpoint
-from flowcheck.ops.watch.state.health_rules import chain_health, job_health, worst_health
+from flowcheck.ops.watch.state.health_rules import (
+    HEALTHY,
+    chain_health,
+    job_health,
+    worst_health,
+)
 from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.ops.watch.state.replay_options_record import reads_captures, repeating_command
 from flowcheck.ops.watch.state.ring_reader import read_ring
@@ -52,6 +57,7 @@ from flowcheck.ops.watch.state.traffic_silence import with_arrival, with_frame_a
 from flowcheck.replica.model_taint import ModelTaint
 from flowcheck.stages.chain_events.event_log import EventKind
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
+from flowcheck.stages.job_state.given_to_shards import unfinished
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.start_notice import is_being_started
@@ -79,6 +85,7 @@ class StatePart(StrEnum):
     NAMES = "names"
     JOB = "job"
     MODELS = "models"
+    SHARDS = "shards"
 
 
 PART_NAMES = {
@@ -91,6 +98,7 @@ PART_NAMES = {
     StatePart.NAMES: "names",
     StatePart.JOB: "{}",
     StatePart.MODELS: "what is tainted",
+    StatePart.SHARDS: "what is given to all shards",
 }
 """Names of the parts for people."""
 
@@ -195,7 +203,16 @@ class StateReader:
             why = PROBLEMS(self._problems) if self._problems else NO_JOB()
             health = Health(word=HealthWord.STALE, reason=why)
         worst = health or worst_health(told, models)
+        if worst.word in HEALTHY and (given := self._given(config)) is not None:
+            worst = Health(word=HealthWord.STALE, reason=given)
         return self._made(worst, beat, stages, rings, told, end, models)
+
+    def _given(self, config: JobConfig) -> Finding | None:
+        """That not all shards of a model are known to have a checkpoint which was given to all."""
+        runs = [one.run for one in self._readers()]
+        if not config.all_shards or len(runs) < 2:
+            return None
+        return self._try(StatePart.SHARDS, partial(unfinished, runs))
 
     def _models(self) -> tuple[ModelTaint, ...]:
         parts = [self._parts[one.run.root] for one in self._readers()]

@@ -113,7 +113,10 @@ def data_parallel(
     communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
 ) -> tuple[LearnedJob | None, tuple[Finding, ...]]:
     """The job that began first, or why it is none yet."""
-    job, why_not = learn_job(communicators, found, ended=asked.ended, before=asked.before)
+    # What sends no weights does not repeat a start-up: by its sums it is told anew.
+    unsent = asked.stated is not None and asked.stated.weights_unsent
+    before = None if unsent else asked.before
+    job, why_not = learn_job(communicators, found, ended=asked.ended, before=before)
     unseen = why_not == (START_UP_NOT_SEEN(),)
     if job is None and (unseen or any(c.habits.own for c in communicators)):
         job, why_not = learn_own(communicators, found, asked.stated, ended=asked.ended)
