@@ -166,10 +166,14 @@ class Given:
 
     @contextmanager
     def _kept(self, _: Any, wanted: Any, step: int) -> Iterator[Any]:
-        yield {
+        left = {
             shard: [own for own, _ in pairs if f"{own.name}-{step}" not in self.lost]
             for shard, pairs in wanted.items()
         }
+        for shard, chains in left.items():
+            if not chains:
+                raise StateError(told.STATE_CHANGED(chain=shard, step=step, why="gone"))
+        yield left
 
 
 def two(*newest: int) -> dict[str, list[Holder]]:

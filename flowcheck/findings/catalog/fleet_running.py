@@ -163,8 +163,9 @@ STATES_OF_STEP_DIFFER = Entry(
 )
 STATE_CHANGED = Entry(
     "fleet.state_changed",
-    "{chain} has no longer the state of step {step} that it told of",
-    cause="The training job began again, or the step went out of memory meanwhile.",
+    "{chain} does not give the state of step {step} that it told of: {why}",
+    cause="The training job began again, or the step went out of memory meanwhile, or the chain "
+    "ended.",
     remedy="Ask again.",
 )
 DRILL_DIFFERS = Entry(
@@ -182,6 +183,8 @@ DRILL_AT_THIS_RATE = Entry(
     "fleet.drill_rate",
     "a restore is as fast as this drill was, and nodes are lost independently of their domains",
 )
+STATE_IS_ANOTHER = Entry("fleet.state_is_another", "it has another one there")
+SERVER_SILENT = Entry("fleet.server_silent", "it did not answer within {seconds:.0f} s")
 LIVES_JOINED = Entry(
     "fleet.lives_joined",
     "steps were put together without a look at the lives of the training job, as `--despite-lives` "

@@ -128,9 +128,6 @@ def _restored(
         for name, holders in found.holders.items()
     }
     with kept_at_servers(state, asked, Step(found.step)) as kept:
-        for name, chains in kept.items():
-            if not chains:
-                raise StateError(STATE_CHANGED(chain=name, step=found.step))
         if len(shards) == 1:
             [name] = shards
             given = [_given(state, name, kept[name], wanted, found)]
@@ -208,4 +205,5 @@ def _given(
             shard=shard, chain=chain.name, node=chain.node, step=found.step,
             digest=found.digest(shard), out=str(request.output),
         )  # fmt: skip
-    raise last or StateError(STATE_CHANGED(chain=shard, step=found.step))
+    assert last is not None, "`kept_at_servers` leaves one at least"
+    raise last

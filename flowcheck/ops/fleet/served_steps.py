@@ -13,7 +13,13 @@ from typing import TypeVar
 
 import msgspec
 
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.catalog.fleet_running import (
+    SERVER_SILENT,
+    STATE_CHANGED,
+    STATE_IS_ANOTHER,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.fleet.common_step import Holder, Life
 from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState
@@ -55,23 +61,33 @@ def kept_at_servers(
     limit_s: float = LEASE_LIMIT_S,
 ) -> Iterator[dict[str, list[FleetChain]]]:
     """Within the block the step stays at one server of each shard: {shard: that one, and those that
-    were not asked}; [] where all of a shard's have lost it, or have another state there.
+    were not asked}.
 
     wanted: {shard: (chain, digest of the state)}, in the order in which they are asked, at once for
-    all shards; again and again then, for a server keeps a step for LEASE_S.
+    all shards; again and again then, for a server keeps a step for LEASE_S. Raises StateError where
+    nobody gives a shard.
     """
 
-    def hold(chain: FleetChain, digest: str) -> bool:
-        with _source(state, chain, limit_s) as source:
-            listing = source.find(step).listing
-        return bool(listing.step == step and listing.digest == digest)
+    def hold(chain: FleetChain, digest: str) -> Finding | None:
+        """Why it is not given; None: it is, and stays for LEASE_S."""
+        try:
+            with _source(state, chain, limit_s) as source:
+                listing = source.find(step).listing
+        except (FlowCheckError, TransientError) as error:
+            return error.finding
+        return None if (listing.step, listing.digest) == (step, digest) else STATE_IS_ANOTHER()
 
     left = {shard: list(pairs) for shard, pairs in wanted.items()}
     held: dict[str, tuple[FleetChain, str]] = {}
-    while asked := {s: pairs[0] for s, pairs in left.items() if s not in held and pairs}:
+    while asked := {s: pairs[0] for s, pairs in left.items() if s not in held}:
         found = _all_at_once({s: _asking(hold, *pair) for s, pair in asked.items()}, limit_s)
-        held |= {shard: pair for shard, pair in asked.items() if found.get(shard)}
-        left = {shard: pairs[1:] if shard in asked else pairs for shard, pairs in left.items()}
+        for shard, pair in asked.items():
+            why = found.get(shard, SERVER_SILENT(limit_s))
+            left[shard] = left[shard][1:]
+            if why is None:
+                held[shard] = pair
+            elif not left[shard]:
+                raise StateError(STATE_CHANGED(chain=pair[0].name, step=step, why=why))
     ended = Event()
 
     def renew() -> None:
@@ -80,10 +96,7 @@ def kept_at_servers(
 
     threading.Thread(target=renew, daemon=True).start()
     try:
-        yield {
-            shard: [own for own, _ in (held[shard], *rest)] if shard in held else []
-            for shard, rest in left.items()
-        }
+        yield {shard: [own for own, _ in (held[shard], *rest)] for shard, rest in left.items()}
     finally:
         ended.set()
 
