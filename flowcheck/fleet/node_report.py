@@ -58,6 +58,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[str, str]
     """{chain of the fleet: its machine}, as its state has them."""
     chains: tuple[ChainReport, ...]
+    release: str = ""
+    """Of FlowCheck, that runs there."""
 
     @property
     def rank(self) -> StateRank:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -73,6 +74,16 @@ class Cluster:
         """What its `ray start` prints, beside the folder, which Ray wants for itself."""
         return self.folder.with_name(f"{self.folder.name}-{node}.log")
 
+    def head(self) -> list[int]:
+        """Ray's control store (gcs_server), which names the folder of its sockets."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes()
+                if b"gcs_server" in words.split(b"\0")[0] and os.fsencode(self.folder) in words:
+                    found.append(int(entry.name))
+        return found
+
     def dies(self) -> None:
         """All of Ray's processes at once."""
         for one in self._raylets.values():
@@ -120,9 +131,33 @@ def is_kept(fleet: SmallFleet, chain: str) -> bool:
     return found is not None and found.kept
 
 
-@pytest.mark.skipif(
+NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="no Ray: pip install 'flowcheck[fleet]'"
 )
+
+
+@NEEDS_RAY
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_head_that_stands_still_ends_up_within_its_limit(fleet: SmallFleet) -> None:
+    """Not dead: it takes connections, and answers nothing."""
+    cluster = Cluster("a")
+    limit_s = 20
+    words = ["fleet", "up", fleet.file, "--address", cluster.address, "--wait", str(limit_s)]
+    try:
+        [head] = cluster.head()
+        os.kill(head, signal.SIGSTOP)
+        began_s = time.monotonic()
+        with ExecutedCommand(*words, "--json") as command:
+            code, out, err = command.result(START_S)
+        assert code == 2 and told.RAY_SILENT.code in err, out + err
+        assert time.monotonic() - began_s < limit_s + 30, "the process's own start, and its end"
+        os.kill(head, signal.SIGCONT)
+    finally:
+        cluster.dies()
+
+
+@NEEDS_RAY
 @pytest.mark.nightly  # two clusters: 40 s of processor time
 @pytest.mark.timeout(900)
 def test_chains_outlive_ray_and_are_adopted_by_the_next_one(fleet: SmallFleet) -> None:

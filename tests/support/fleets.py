@@ -45,8 +45,10 @@ def free_block(count: int) -> int:
 class Fleet:
     """The file of a fleet of nodes a, b, ..., each of which copies the chains of the one before."""
 
-    def __init__(self, folder: Path, jobs: Mapping[str, tuple[str, str]], nodes: str) -> None:
-        """jobs: {chain: (its node, its job file)}"""
+    def __init__(
+        self, folder: Path, jobs: Mapping[str, tuple[str, str]], nodes: str, copies: int = 2
+    ) -> None:
+        """jobs: {chain: (its node, its job file)}; copies: of a shard, its own included."""
         self.folder = folder
         self.file = folder / "fleet.toml"
         first = free_block(PORTS * len(nodes))
@@ -58,7 +60,9 @@ class Fleet:
         for name, (node, own) in jobs.items():
             text += f'[[chain]]\njob = "{folder / name}.toml"\nnode = "{node}"\n'
             (folder / f"{name}.toml").write_text(own + root)
-        self.file.write_text(text + '[redundancy]\nstrategy = "ring"\n')
+        self.file.write_text(
+            text + '[redundancy]\nstrategy = "ring"\n' + f"replication_factor = {copies}\n"
+        )
         self._open = ExitStack()
 
     def state(self, generation: int = 1) -> FleetState:
@@ -111,13 +115,13 @@ class Fleet:
 
 
 class SmallFleet(Fleet):
-    """Chain ring0 captures at a, and b has its copy."""
+    """Chain ring0 captures at a, and those behind it have its copies."""
 
-    def __init__(self, folder: Path, nodes: str) -> None:
+    def __init__(self, folder: Path, nodes: str, copies: int = 2) -> None:
         self.made = generate(job("LL128"), folder)
         own = f'[[source]]\nfile = "{self.made.files[0]}"\n'
         own += f'[optimizer]\nname = "adamw"\nlearning_rate = {LEARNING_RATE}\n'
-        super().__init__(folder, {"ring0": ("a", own)}, nodes)
+        super().__init__(folder, {"ring0": ("a", own)}, nodes, copies)
 
     def restored_is_torchs(self, *words: str) -> None:
         """`fleet restore` gives the last step, and it goes on as torch's own optimizer does."""
@@ -143,8 +147,8 @@ class SmallFleet(Fleet):
 
 
 @contextmanager
-def small_fleet(folder: Path, nodes: str = "ab") -> Iterator[SmallFleet]:
-    made = SmallFleet(folder, nodes)
+def small_fleet(folder: Path, nodes: str = "ab", copies: int = 2) -> Iterator[SmallFleet]:
+    made = SmallFleet(folder, nodes, copies)
     try:
         yield made
     finally:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from flowcheck import __version__
 from flowcheck.findings.catalog import fleet_running as told
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.fleet.common_step import Life
 from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState, decode_fleet, encode_fleet
 from flowcheck.fleet.node_report import ChainReport, NodeReport
 from flowcheck.ops.fleet import fleet_restore_command as verb
 from flowcheck.ops.fleet.fleet_status_command import view_of
+from flowcheck.ops.fleet.keeper_client import KeeperClient
 from flowcheck.ops.fleet.ray_cluster import RESOURCE
 
 LIFE = Life(number=1, origin=0)
@@ -64,6 +69,40 @@ def test_a_chain_that_the_file_does_not_have_is_no_shard() -> None:
     )  # fmt: skip
     view = view_of(fleet(1), {"a": report, "b": told.KEEPER_SILENT(node="b", seconds=5)})
     assert list(view.shards) == ["s0"] and view.common_step == 3 and not view.is_whole
+
+
+class Answers(BaseHTTPRequestHandler):
+    """A keeper's port, at which something else answers."""
+
+    text = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        (b'{"release": "9.9", "node": "a", "lives": 1}', told.KEEPER_RELEASE),
+        (b'{"release": "%s", "node": "a"}' % __version__.encode(), told.KEEPER_ANSWER),
+        (b'{"release": 9}', told.KEEPER_ANSWER),
+        (b"[]", told.KEEPER_ANSWER),
+    ],
+)
+def test_a_keeper_of_another_release_is_named_as_that(text: bytes, entry: Entry) -> None:
+    handler = type("Own", (Answers,), {"text": text})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"http://127.0.0.1:{server.server_address[1]}"
+        answer = KeeperClient(None, None).reports({"a": place})["a"]
+        server.shutdown()
+    assert isinstance(answer, Finding) and answer.is_any_of(entry)
+    assert entry is not told.KEEPER_RELEASE or "9.9" in str(answer)
 
 
 def test_the_manifest_has_a_worker_group_with_its_resource_for_each_machine() -> None:

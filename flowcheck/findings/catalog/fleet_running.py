@@ -124,6 +124,11 @@ KEEPER_ANSWER = Entry(
     cause="Another program has that port, or another release runs there.",
     remedy="Use one release on all machines, and give the fleet a `port` of its own.",
 )
+KEEPER_RELEASE = Entry(
+    "fleet.keeper_release",
+    "node {node} runs FlowCheck {release}, and this is {own}: its answer is not understood",
+    remedy="Use one release on all machines.",
+)
 KEEPER_RUNS = Entry(
     "fleet.keeper_runs",
     "the keeper of node {node} runs already",

@@ -13,11 +13,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from flowcheck import __version__
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.catalog.fleet_running import (
     KEEPER_ANSWER,
     KEEPER_GONE,
     KEEPER_REFUSED,
+    KEEPER_RELEASE,
     KEEPER_SILENT,
 )
 from flowcheck.findings.finding import Finding
@@ -37,6 +39,12 @@ SHOWN_MAX = 300
 """Characters of a refusal that are shown."""
 
 Answer = NodeReport | Finding
+
+
+class _Release(msgspec.Struct):
+    """What an answer of any release has."""
+
+    release: str
 
 
 class KeeperClient:
@@ -106,6 +114,11 @@ class KeeperClient:
         try:
             report = msgspec.json.decode(text, type=NodeReport)
         except DECODE_ERRORS as error:
+            with suppress(*DECODE_ERRORS):
+                other = msgspec.json.decode(text, type=_Release).release
+                if other != __version__:
+                    shown = printable(other)[:SHOWN_MAX]
+                    return KEEPER_RELEASE(node=node, release=shown, own=__version__)
             return KEEPER_ANSWER(node=node, url=url, error=printable(str(error))[:SHOWN_MAX])
         if report.node != node:
             return KEEPER_ANSWER(node=node, url=url, error=printable(report.node)[:SHOWN_MAX])

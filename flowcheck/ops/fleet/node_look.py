@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck import __version__
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.finding import Finding
 from flowcheck.fleet.common_step import Life
@@ -33,6 +34,7 @@ def node_report(folder: NodeFolder, newer: int | None) -> NodeReport:
         wanted=state.wanted,
         stated=state.stated_digest,
         newer=newer,
+        release=__version__,
         places={own.name: own.node for own in state.chains},
         chains=tuple(_of_chain(folder, state, own) for own in state.on(folder.node)),
     )
