@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.refused_as import Wanted, refused_as
+from support.refused_as import Wanted, like, refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
@@ -139,6 +139,37 @@ def test_a_wrong_file_is_refused(
         checked_fleet(file)
 
 
+TWO = '[[chain]]\njob = "ring0.toml"\nnode = "n0"\n[[chain]]\njob = "ring1.toml"\nnode = "%s"\n'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "node", "place"),
+    [
+        ('target = "a"', 'target = "./a/"', "n0", "a"),
+        ('targets = ["a", "b", "c"]', 'targets = ["d", "e", "c"]', "n0", "c"),
+        ('target = "s3://bucket/job"', 'target = "s3://bucket/job/"', "n1", "s3://bucket/job"),
+        ('target = "a"', 'target = "file://{folder}/a"', "n0", "a"),
+        ('target = "a"', 'target = "a"', "n1", None),
+        ('target = "a"', 'target = "b"', "n0", None),
+    ],
+)
+def test_two_chains_do_not_save_to_one_place(
+    folder: Path, first: str, second: str, node: str, place: str | None
+) -> None:
+    for at, target in enumerate((first, second)):
+        stated = JOB.replace('target = "elsewhere"', target.format(folder=folder))
+        stated = stated.replace('"saved"', f'"saved{at}"')
+        (folder / f"ring{at}.toml").write_text(stated)
+    file = fleet_file(folder, chains=TWO % node)
+    if place is None:
+        checked_fleet(file)
+        return
+    named = place if "://" in place else str(folder / place)
+    wanted = like(told.PLACE_TWICE, place=named, of="ring0")
+    with refused_as(wanted, kind=ConfigError, key="chain[1].job"):
+        checked_fleet(file)
+
+
 @pytest.mark.parametrize(
     ("table", "entry"),
     [
@@ -168,9 +199,12 @@ def test_copies_lie_where_the_definition_puts_them_and_compute_as_their_chain(
 ) -> None:
     """Six nodes, three copies; two chains on one node, one on another."""
     tables = "".join(
-        f'[[chain]]\njob = "ring0.toml"\nname = "c{at}"\nnode = "n{node}"\n'
+        f'[[chain]]\njob = "job{at}.toml"\nname = "c{at}"\nnode = "n{node}"\n'
         for at, node in enumerate((1, 1, 4))
     )
+    for at in range(3):
+        text = JOB.replace('"elsewhere"', f'"elsewhere{at}"').replace('"saved"', f'"saved{at}"')
+        (folder / f"job{at}.toml").write_text(text)
     more = f'[redundancy]\nreplication_factor = 3\nstrategy = "{strategy}"\n'
     fleet = checked_fleet(fleet_file(folder, 6, chains=tables + more), epoch=5)
     holders = {1: {2, 3}, 4: {5, 0}} if strategy == "ring" else {1: {0, 2}, 4: {3, 5}}
@@ -189,6 +223,7 @@ def test_copies_lie_where_the_definition_puts_them_and_compute_as_their_chain(
         assert own.served == f"http://127.0.0.1:{job.serve.port}"
         ports |= {own.served} | ({own.copied} if own.copied else set())
         first = next(one for one in fleet.chains if one.name == own.shard)
+        stated = load_job(folder / f"job{own.shard[1:]}.toml")
         if own.of is None:
             assert job.source == stated.source and job.persist == stated.persist
             assert job.copies is not None and job.copies.epoch == 5

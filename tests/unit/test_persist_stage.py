@@ -141,7 +141,7 @@ def test_blocks_that_a_store_lost_are_made_again_by_the_stage_that_saves(tmp_pat
         for name in kept:
             assert found[name] == kept[name] or "/" not in name, name
     sentences = checkpoint_status.checkpoint_sentences(told(run), 10)
-    assert any("all blocks of all saves" in line for line, _ in sentences)
+    assert any("every block of the saves" in line for line, _ in sentences)
     run.remove()
 
 

@@ -29,6 +29,11 @@ CHAIN_TWICE = Entry(
     "two chains have this name",
     remedy="Give one of them a `name`; without one it is that of the job file.",
 )
+PLACE_TWICE = Entry(
+    "fleet.place_twice",
+    "its checkpoints go to {place}, where chain {of} has its own",
+    remedy="Give each job file a `target`, `targets` and `checkpoint` of its own.",
+)
 ADDRESS_TWICE = Entry(
     "fleet.address_twice",
     "node {other} has the same `address` and `port`",

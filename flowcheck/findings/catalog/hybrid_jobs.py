@@ -111,9 +111,9 @@ BASE_UNFINISHED = Entry(
     "hybrid.base_unfinished",
     "step {step} of {file} was given to all {shards} shards, and {taken} of them are known to have "
     "it: they may stand on different states",
-    cause="`flowcheck base` is at work, or it was killed or refused between two shards.",
-    remedy="If no `flowcheck base` is at work, give the file again, or a newer checkpoint of the "
-    "trainers: `flowcheck base FILE{this_run!o}`.",
+    cause="The command that gives it is at work, or was killed or refused between two shards.",
+    remedy="If none is at work, give the file again, or a newer checkpoint of the trainers: "
+    "`flowcheck base FILE{this_run!o}`.",
 )
 CARRIES_SHARD = Entry(
     "hybrid.carries_shard",

@@ -92,7 +92,8 @@ SAVED_WITHOUT = Entry(
     "{name} is durable on {took} of {stores} stores, and {left} of them may still be lost: {why}",
     cause="A store is down, full, or refuses.",
     remedy="Bring it back: its blocks of this step are made again from the others within minutes, "
-    "while the chain runs.",
+    "while the chain runs. A new disk in its place gets the folder, with an empty file "
+    "`stripes.new` in it.",
     section="saving",
 )
 MADE_AGAIN = Entry(
@@ -106,7 +107,8 @@ NOT_MENDED = Entry(
     "stripes.not_mended",
     "{name} lacks blocks of {stores} of {of} stores, and they could not be made again: {why}",
     cause="A store is down, full or refuses; or so many have lost blocks that these are gone.",
-    remedy="Bring back the stores that are named; it is tried again by itself. Keep a copy of the "
+    remedy="Bring back the stores that are named, or put a new disk there, with the folder and an "
+    "empty file `stripes.new` in it; it is tried again by itself. Keep a copy of the "
     "step, while it can be read: `flowcheck restore --from STORE --step N --format torch --out "
     "FILE`.",
     section="saving",

@@ -27,6 +27,7 @@ from flowcheck.findings.catalog.fleet_running import (
     NO_CHAINS,
     NOT_A_NAME,
     NOT_ONE_JOB,
+    PLACE_TWICE,
     UNKNOWN_NODE,
 )
 from flowcheck.findings.catalog.refused_settings import FROM_TO, NEEDS_OTHER, TOKEN_NEEDED
@@ -42,6 +43,7 @@ from flowcheck.fleet.fleet_chains import (
 )
 from flowcheck.fleet.fleet_file import FleetConfig, RedundancyConfig, load_fleet
 from flowcheck.ops.fleet.planned_fleet import chosen_redundancy
+from flowcheck.vault.persist.storage_target import local_path
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 """A choice: with it a run directory's sockets have names that fit into 107 bytes (unix(7))."""
@@ -71,6 +73,7 @@ def checked_fleet(path: Path, epoch: int = 0) -> CheckedFleet:
     with naming_file_and_line(path, FleetConfig):
         chains = fleet_chains(config, jobs, placement, epoch)
         _check_ports(config, chains)
+        _check_places(config, jobs)
     for own in chains:
         _read_back(own)
     return CheckedFleet(
@@ -161,6 +164,21 @@ def _check_ports(config: FleetConfig, chains: Sequence[FleetChain]) -> None:
                 raise ConfigError("port", port, FROM_TO(least=1, most=65535))
             if (other := taken.setdefault((node.address, port), node.name)) != node.name:
                 raise ConfigError(f"node[{at}].port", port, ADDRESS_TWICE(other))
+
+
+def _check_places(config: FleetConfig, jobs: Sequence[Mapping[str, Any]]) -> None:
+    """No two chains save to one store, or to one folder of a machine. The same path on two machines
+    may be two disks, or a mount of one: that is not told here."""
+    taken: dict[tuple[str, str], str] = {}
+    for at, (own, tables) in enumerate(zip(config.chain, jobs, strict=True)):
+        persist = tables.get("persist", {})
+        targets = [*persist.get("targets", ()), persist.get("target"), tables.get("checkpoint")]
+        for target in filter(None, dict.fromkeys(targets)):
+            local = urlsplit(target).scheme in ("", "file", "local")
+            place = str(local_path(target).resolve()) if local else target.rstrip("/")
+            key = own.node if local else "", place
+            if (other := taken.setdefault(key, own.called)) != own.called:
+                raise ConfigError(f"chain[{at}].job", own.job, PLACE_TWICE(place=place, of=other))
 
 
 def _placement(config: FleetConfig) -> Placement:

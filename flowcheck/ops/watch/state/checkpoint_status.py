@@ -157,7 +157,7 @@ def checkpoint_sentences(
         yield f"  [yellow]{escape(str(own.short))}[/]", own.short
     if own.scrubbed_time_ns is not None:
         ago = _ago(_age_s(own.scrubbed_time_ns / 1e9))
-        yield f"  all blocks of all saves were read {ago} ago", None
+        yield f"  every block of the saves of that time was read {ago} ago", None
     if own.phase:
         share = f", {100 * own.done_share:.0f} % there" if own.done_share is not None else ""
         yield f"  {own.phase} step {own.phase_step}{share}", None

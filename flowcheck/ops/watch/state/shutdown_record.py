@@ -154,8 +154,10 @@ def _next(state: ChainState, end: ChainEnd) -> str:
     restore = f"`flowcheck restore --checkpoint {kept} --format torch --out restored.pt`"
     if "://" in found:
         store, _, name = found.rpartition("/")
-        source = f"--from {shlex.quote(path_to_record(store))} --step {step_in_name(name)}"
-        restore = f"`flowcheck restore {source} --format torch --out restored.pt`"
+        store, step = shlex.quote(path_to_record(store)), step_in_name(name)
+        restore = (
+            f"`flowcheck restore --from {store} --step {step} --format torch --out restored.pt`"
+        )
     return (
         f"{first}{restore} "
         "gives that step to the trainer (--template FILE instead of --format: in the layout of "
