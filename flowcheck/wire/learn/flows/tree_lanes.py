@@ -163,8 +163,10 @@ class _Links:
 
     def _order(self, pair: Link) -> list[Ports]:
         """Ports of two nodes in the order of their GPUs."""
-        firsts = self._firsts(pair)
-        return sorted(firsts, key=lambda ports: (firsts[ports], ports))
+        if pair not in self._orders:
+            own = self._firsts(pair)
+            self._orders[pair] = sorted(own, key=lambda ports: (own[ports], ports))
+        return self._orders[pair]
 
     def _is_open(self, pair: Link) -> bool:
         """Whether the order of two ports is told by nothing: an address says nothing of GPUs."""
@@ -198,14 +200,13 @@ class _Links:
                 due[order[channel % found % len(order)]].append(channel)
             named[link], joined[link] = {}, {}
             for ports in due.keys() | lanes.keys():
-                ring = self.ring.get(link, {}).get(ports, [])
-                every = sorted([*ring, *lanes.get(ports, [])], key=lambda s: s.key.dest_qp)
+                ring, every = self._at(link, ports)
                 apart = [c for c in due[ports] if not shared[link][is_second(c, found)]]
                 first = every[: max(0, len(every) - len(apart))]
-                if not set(map(id, ring)) <= set(map(id, first)):
+                if not ring <= set(map(id, first)):
                     return None
                 both = len(apart) < len(due[ports])
-                turns = (c for c in count() if c % found % len(order) == order.index(ports))
+                turns = _turns(order.index(ports), len(order), found)
                 own = dict(zip(turns, first, strict=False)) if both else {}
                 if len(every) - len(first) < len(apart) or not own.keys() >= {*due[ports]} - {
                     *apart
@@ -216,6 +217,15 @@ class _Links:
                 named[link] |= zip(apart, every[len(first) :], strict=True)
                 joined[link] |= own
         return named, joined
+
+    def _at(self, link: Link, ports: Ports) -> tuple[set[int], list[Stream]]:
+        """(identities of the ring's connections there, all of them in the order of numbers)."""
+        if (link, ports) not in self._lanes:
+            ring = self.ring.get(link, {}).get(ports, [])
+            every = [*ring, *self.trees.get(link, {}).get(ports, [])]
+            every.sort(key=lambda stream: stream.key.dest_qp)
+            self._lanes[link, ports] = set(map(id, ring)), every
+        return self._lanes[link, ports]
 
     def _comes_down(self, own: Named, joined: Named, found: int, used: int) -> bool:
         """What goes up each channel's tree comes down it."""
@@ -255,6 +265,14 @@ class _Links:
         return iter(range(MOST_TRIES))
 
     @cached_property
+    def _orders(self) -> dict[Link, list[Ports]]:
+        return {}
+
+    @cached_property
+    def _lanes(self) -> dict[tuple[Link, Ports], tuple[set[int], list[Stream]]]:
+        return {}
+
+    @cached_property
     def _known(self) -> dict[tuple[int, int, bool], bool]:
         return {}
 
@@ -268,3 +286,9 @@ class _Links:
             for own in by_ports.values()
             for stream in own
         }
+
+
+def _turns(port: int, ports: int, found: int) -> Iterator[int]:
+    """Channels, without end, on the port of this number; found: of them, then come their copies."""
+    for first in count(0, found):
+        yield from range(first + port, first + found, ports)
