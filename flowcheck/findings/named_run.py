@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 DEFAULT_RUN = "/run/flowcheck/job"
@@ -30,6 +32,16 @@ def set_named_run(root: Path | None) -> None:
     """Commands in texts of this process are about this run from now on; None: about none, as for a
     command that reads files only. A relative path is of the present working directory."""
     _NAMED.root = None if root is None else str(root.absolute())
+
+
+@contextmanager
+def texts_about(root: Path) -> Iterator[None]:
+    """Commands in texts are about this run within the block."""
+    before, _NAMED.root = _NAMED.root, str(root)
+    try:
+        yield
+    finally:
+        _NAMED.root = before
 
 
 def name_run_to_keep() -> None:

@@ -73,7 +73,7 @@ class World:
     def file(self, number: int, generation: int) -> FleetState:
         chains = tuple(
             FleetChain(
-                name=name, node=node, of=None, job=f"# {name} {number}", served="http://z:1",
+                name=name, node=node, of=None, job=f"# {name} {number}", served="http://127.0.0.1:1",
                 run=str(self.root / "f" / node / "runs" / name), copied=None,
             )
             for name, node in zip(CHAINS, FILES[number], strict=True)

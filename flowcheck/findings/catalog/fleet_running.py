@@ -95,6 +95,13 @@ START_SLOW = Entry(
     "it was started {seconds:.0f} s ago and has no run directory yet (see {log})",
     remedy="Wait; if that goes on, its log tells why.",
 )
+HELD_BY_ANOTHER = Entry(
+    "fleet.held_by_another",
+    "it is not started: something answers at {url}, and the run directory {run} is gone",
+    cause="The machine's folder of the fleet was removed while this chain ran; it goes on, and a "
+    "second one would write to the same places.",
+    remedy="Find it with `pgrep -af {run!q}`, and end it by its number; then this one is started.",
+)
 STOPPED = Entry("fleet.stopped", "the fleet was stopped (`flowcheck fleet down`)")
 KEEPER_PATH = Entry(
     "fleet.keeper_path",
@@ -121,7 +128,10 @@ KEEPER_GONE = Entry(
 KEEPER_REFUSED = Entry(
     "fleet.keeper_refused",
     "node {node} refused at {url}, with status {status}: {error}",
-    remedy="State the `token_file` of the fleet, with the token that its machines have.",
+    cause="With status 401 or 403 the token is another one. With 503 the machine has no state of "
+    "the fleet: its folder was removed.",
+    remedy="State the `token_file` of the fleet, with the token that its machines have; with 503 "
+    "give it the state again: `flowcheck fleet up FILE.toml`.",
 )
 KEEPER_ANSWER = Entry(
     "fleet.keeper_answer",

@@ -7,12 +7,14 @@ it once, by a lock, and where that does not reach, `flowcheck up` refuses a run 
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,6 +22,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.fleet_running import (
     CHAIN_ENDED,
+    HELD_BY_ANOTHER,
     NEWER_KNOWN,
     START_PRINTED,
     START_REFUSED,
@@ -58,6 +61,15 @@ def chain_supervisor(chain: FleetChain) -> int | None:
     return RunDir(Path(chain.run)).stage_pids().get(SUPERVISOR.name)
 
 
+def _answers(url: str) -> bool:
+    """Whether something listens there: without the run directory only this tells that a chain of
+    before runs, whose folder was removed."""
+    parts = urlsplit(url)
+    with suppress(OSError), socket.create_connection((parts.hostname or "", parts.port or 0), 1.0):
+        return True
+    return False
+
+
 class ChainKeeping:
     """Of one chain; `look` is called again and again."""
 
@@ -92,6 +104,8 @@ class ChainKeeping:
             return NEWER_KNOWN(own=state.generation, newest=newer.generation)
         if live_pid(record.starter) is not None:  # it takes its time; there is never a second one
             return START_SLOW(seconds=START_LIMIT_S, log=self._folder.log(self._name))
+        if not Path(chain.run).exists() and _answers(chain.served):
+            return HELD_BY_ANOTHER(url=chain.served, run=chain.run)
         with self._folder.locked(f"start-{self._name}") as mine:
             # Another one may have started it, or `down` have come, before this one got the lock.
             if not mine or chain_supervisor(chain) is not None or not self._folder.read().wanted:

@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.fleet_running import (
     WANTED_HERE,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.findings.named_run import texts_about
 from flowcheck.fleet.common_step import Holder, common_step
 from flowcheck.fleet.fleet_chains import FleetChain
 from flowcheck.fleet.fleet_state import FleetState
@@ -162,7 +163,9 @@ def print_view(view: FleetView) -> None:
             continue
         for own in answer.chains:
             if (own.pid is None or own.health != HealthWord.EXACT) and own.reason is not None:
-                out.print_finding(own.reason, f"- {escape(printable(own.name))}: ")
+                where = escape(printable(f"{own.name} on {answer.node}"))
+                with texts_about(Path(own.run)):
+                    out.print_finding(own.reason, f"- {where}: ")
     for note in view.notes:
         out.print_finding(note, "- ")
     if view.common_step is None:

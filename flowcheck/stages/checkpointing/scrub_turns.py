@@ -14,7 +14,7 @@ from flowcheck.vault.persist.rate_limit import Stopped, TransferPace
 LOOK_EVERY_S = 60.0
 """Seconds between two looks while a save lacks blocks. A choice: shorter asks a store that is down
 more often, longer mends later once it is back."""
-CALM_EVERY_S = 3600.0
+CALM_EVERY_S = 600.0
 """The same while none does."""
 
 

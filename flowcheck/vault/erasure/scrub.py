@@ -27,7 +27,7 @@ class ScrubResult:
     lacking: list[Finding] = field(default_factory=list)
     """Of each save that still lacks blocks."""
     newest: Finding | None = None
-    """Why the newest save is not whole at all stores; None: it is."""
+    """Why the newest exact save, or else the newest, is not whole at all stores; None: both are."""
 
 
 class Scrubber:
@@ -46,11 +46,12 @@ class Scrubber:
         ledger = _ledger(target)
         busy = {*ledger.writing, *ledger.leaving}
         own = [entry for entry in ledger.of(self._run) if entry.name not in busy]
+        exact = next((entry for entry in reversed(own) if entry.is_exact), None)
         for entry in reversed(own):
             pace.heartbeat()
             why = self._of_save(target, entry, pace, made, every_block)
-            if entry is own[-1]:
-                made.newest = why
+            if entry is exact or (entry is own[-1] and not made.newest):
+                made.newest = why or made.newest
             made.saves += 1
         if every_block:
             self._checked.clear()
