@@ -57,7 +57,7 @@ def followed_by(hosts: cluster.Cluster, run: RunDir) -> Iterator[list[RunDir]]:
         f"mesh = [2, 2]\naddresses = [{addresses}]\nseed = 3\n"
         '[services]\nuser = "root"\n'
     )
-    with chain(hosts, run, sharded):
+    with chain(hosts, run, sharded, f'checkpoint = "{run.root}.kept"\n'):
         yield [run, run.job_run_dir(2)]
 
 
@@ -123,10 +123,14 @@ def test_killed_and_resumed_from_all_shards_it_is_the_job_that_was_not(
         killed(hosts, tmp_path / "killed", runs)
         code, said = told("restore", "--run", run.root, "--format", "dcp", "--out", restored)
         assert code == 0, said
+    kept = tmp_path / "kept"
+    code, said = told("restore", "--run", run.root, "--format", "dcp", "--out", kept)
+    assert code == 0, said  # of what each shard saved when the chain ended
+    assert equal(whole_of(kept, tmp_path / "kept.pt"), whole_of(restored, tmp_path / "live.pt"))
     killed_at = whole_of(restored, tmp_path / "restored.pt")["step"]
     end = killed_at + MORE
     words = "hybrid.py", str(tmp_path / "resumed"), "rails", "bf16"
-    launch(hosts, *words, f"load={restored}", f"steps={end}")
+    launch(hosts, *words, f"load={kept}", f"steps={end}")
     launch(hosts, "hybrid.py", str(tmp_path / "control"), "rails", "bf16", f"steps={end}")
     wanted = [trainer_digests(tmp_path / f"control.{shard}") for shard in range(2)]
     resumed = [trainer_digests(tmp_path / f"resumed.{shard}") for shard in range(2)]

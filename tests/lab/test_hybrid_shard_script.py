@@ -65,10 +65,10 @@ def sharded(shard: int) -> str:
 
 
 @contextmanager
-def chain(hosts: cluster.Cluster, run: RunDir, more: str) -> Iterator[None]:
+def chain(hosts: cluster.Cluster, run: RunDir, more: str, top: str = "") -> Iterator[None]:
     job = run.root.with_suffix(".toml")
     head = f'run = "{run.root}"\ndigests = true\n[[source]]\ninterface = "{cluster.UPLINK}"\n'
-    job.write_text(f"{head}[optimizer]\n{ADAMW}\n{more}")
+    job.write_text(f"{top}{head}[optimizer]\n{ADAMW}\n{more}")
     words = [sys.executable, "-m", "flowcheck", "up", str(job)]
     process = cluster.run_in(hosts.checkpoint_namespace, words, env=os.environ)
     try:

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.ops.restore import shards_restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.shards_restore import check_form
+from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.plane.extraction.flow_plan_install import PLAN_IGNORE, PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -214,6 +216,47 @@ def test_torch_reads_the_whole_model_from_the_shards(
             found = tree["optimizer"]["state"][name]
             assert set(found) == set(own)
             assert all(equal(found[kind], own[kind]) for kind in own)
+
+
+def test_what_one_shard_keeps_in_another_order_is_joined(whole: Trained, tmp_path: Path) -> None:
+    """As files give it back: of a tensor without elements they name what it has otherwise."""
+    shards = shards_of(whole, 2)
+    given = shards[1].contents
+    state = given.trainer_state
+    assert state.optimizer is not None
+    turned = copy.deepcopy(state.optimizer)
+    for key, own in turned["state"].items():
+        turned["state"][key] = dict(reversed(own.items()))
+    other = replace(given, trainer_state=replace(state, optimizer=turned))
+    written(tmp_path / "whole", [shards[0], replace(shards[1], contents=other)])
+    tree = read(tmp_path / "whole")
+    for name, parameter in whole.net.named_parameters():
+        own = whole.optimizer.state[parameter]
+        assert all(equal(tree["optimizer"]["state"][name][kind], own[kind]) for kind in own)
+
+
+@pytest.mark.parametrize(
+    ("lines", "given_up"),
+    [
+        ([(STEP, "a")], False),
+        ([(STEP, "b"), (STEP - 1, "a"), (STEP, "a")], False),
+        ([(STEP, "a"), (STEP - 1, "c"), (STEP, "b")], True),
+        ([(STEP - 1, "a"), (STEP + 1, "a")], True),
+    ],
+)
+def test_a_saved_step_of_a_past_that_was_given_up_is_known(
+    whole: Trained, tmp_path: Path, lines: list[tuple[int, str]], *, given_up: bool
+) -> None:
+    """By the digest that the replica had at this step last."""
+    run = RunDir(tmp_path)
+    text = [f'{{"step":{step},"digest":"{digest}","seconds":0.1}}\n' for step, digest in lines]
+    run.steps.write_text("".join(text) + '{"step":')  # the machine died
+    state = shards_of(whole, 1)[0].contents.trainer_state
+    values = dict(whole.net.named_parameters())
+    layout = Layout.of([(tuple(v.shape), v.stride()) for v in values.values()], names=list(values))
+    taken = Snapshot(STEP, "a", layout, ADAMW, {}, ())
+    found = FoundStep(taken, "a folder", stored_state=state)
+    assert shards_restore._is_of_past_given_up(run, found) == given_up
 
 
 def test_shards_of_different_steps_are_not_joined(whole: Trained, tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Killed
 from support.refused_as import refused_as
 from support.staged import Chain
+from support.two_rings import TwoRings
 from test_base_command import BASE, STEPS, Trainer, first_life, frames_of, lines
 
 from flowcheck.config import encode_config
@@ -25,9 +29,17 @@ from flowcheck.findings.catalog.hybrid_jobs import BASE_UNFINISHED, OF_SHARD
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.ops.restore.shards_restore import refuse_other_lives
 from flowcheck.ops.trainer_checkpoint import base_of_shards, base_proof
-from flowcheck.stages.job_state.given_to_shards import given_to_shards, unfinished
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.stages.job_state.given_to_shards import (
+    GivenToShards,
+    forget_given,
+    given_to_shards,
+    record_given,
+    unfinished,
+)
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 
 CHANGES = ("record_given", "submit_proved", "await_taken", "append_base_line", "forget_given")
 
@@ -132,6 +144,23 @@ def test_all_shards_go_on_from_the_file_though_the_command_is_killed_anywhere(
         assert [line["step"] for line in told] == list(range(BASE, BASE + len(wanted) + 1))
         assert [line["parameters_sha256"] for line in told[1:]] == wanted
         assert incarnation_of(both.chain.run).base == BASE
+
+
+def test_status_tells_a_checkpoint_that_not_all_shards_are_known_to_have(tmp_path: Path) -> None:
+    config: Any = SimpleNamespace(all_shards=True)
+    with closing(TwoRings(tmp_path)) as rings:
+        runs = [rings.own(1), rings.own(2)]
+        given = GivenToShards(file="step-4.pt", step=Step(4), lives=(1, 1), taken=(0,))
+        record_given(runs, given)
+        reader = StateReader(rings.run.root, cached_s=0)
+        reader.state()
+        told = reader._given(config)
+        assert told == BASE_UNFINISHED(file="step-4.pt", step=4, taken=1, shards=2)
+        record_given(runs, replace(given, lives=(1, 2)))  # of a life that is over
+        assert reader._given(config) is None
+        record_given(runs, given)
+        forget_given(runs)
+        assert reader._given(config) is None
 
 
 @pytest.mark.parametrize("other", [0, 1])

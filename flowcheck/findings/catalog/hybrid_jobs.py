@@ -122,6 +122,13 @@ CARRIES_SHARD = Entry(
     cause="`addresses` in [sharded] are in another order than the shards.",
     remedy="Correct the order of `addresses`, and follow the job again from its start.",
 )
+SHARD_SAVED_BEFORE = Entry(
+    "hybrid.shard_saved_before",
+    "what was saved of step {step} of shard {shard} is not what its replica had at that step last: "
+    "the job gave that past up",
+    cause="Training went back to an earlier step after it was saved.",
+    remedy="Restore another step with `--step`.",
+)
 PADDING_NOT_ZERO = Entry(
     "hybrid.padding_not_zero",
     "what fills shards up is not zero: the factory of [sharded] or its shard is another one",

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+
+import msgspec
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.hybrid_jobs import (
     ALL_SHARDS,
     ONE_SHARD,
+    SHARD_SAVED_BEFORE,
     SHARDS_AS_DCP,
     SHARDS_OF_LIVES,
     SHARDS_TAINTED,
@@ -20,6 +24,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.single_step_restore import RestoredStep, refuse_doubted
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
+from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.audit_history import audit_history_of, doubt_among
 from flowcheck.stages.job_state.given_to_shards import unfinished
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
@@ -50,6 +55,8 @@ def write_all_shards(
         refuse_doubted(one, despite_audit=request.despite_audit)
         if one.snapshot.tainted:
             raise StateError(SHARDS_TAINTED(step=one.snapshot.step, shard=number))
+        if _is_of_past_given_up(runs[number], one):
+            raise StateError(SHARD_SAVED_BEFORE(step=one.snapshot.step, shard=number))
     addresses = runs[0].settings().sharded
     assert addresses is not None
     told = (one for each in found for one in each.assumed if not one.is_any_of(ONE_SHARD))
@@ -87,6 +94,28 @@ def refuse_other_lives(runs: Sequence[RunDir]) -> None:
 def steps_at(runs: Sequence[RunDir], source: StepSource) -> list[FoundStep]:
     """[shard] the step that the source names."""
     return [newest_step(own, settle=False, step=source.step) for own in runs]
+
+
+def _is_of_past_given_up(run: RunDir, found: FoundStep) -> bool:
+    """Whether a saved step is not the one that the run's replica had last under this number. What
+    the replica holds is."""
+    step = found.snapshot.step
+    if run.replica.exists() and step in peek_versions(run.replica)[1]:
+        return False
+    lines = run.steps.read_bytes().splitlines() if run.steps.exists() else []
+    last = None
+    for line in lines:
+        with suppress(msgspec.DecodeError):  # the last one, of a machine that died
+            told = msgspec.json.decode(line, type=_StepLine)
+            last = told.digest if told.step == step else last
+    return step > 0 and last != found.snapshot.digest
+
+
+class _StepLine(msgspec.Struct, frozen=True):
+    """Of a line of steps.jsonl, what is asked here."""
+
+    step: int
+    digest: str
 
 
 def _shard_of(request: RestoreRequest, run: RunDir, found: FoundStep) -> ModelShard:

@@ -124,7 +124,7 @@ def _joined(
     of the parameter whose name a key above is."""
     first = nodes[0]
     if isinstance(first, dict):
-        if any(not isinstance(node, dict) or list(node) != list(first) for node in nodes):
+        if any(not isinstance(node, dict) or node.keys() != first.keys() for node in nodes):
             raise StateError(SHARDS_DIFFER(path))
         return {
             key: _joined(
