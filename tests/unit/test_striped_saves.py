@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.persisting import Steps, replica_in, saver_for, take
-from support.refused_as import like, refused_as
+from support.refused_as import like, refused_as, says
 from support.striped import (
     SHARD,
     config,
@@ -35,6 +35,7 @@ from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.catalog.checkpoint_downloads import NO_STEP_THERE
+from flowcheck.findings.catalog.checkpoint_stores import SAVED_BESIDE
 from flowcheck.findings.catalog.refused_restores import OTHER_STEP
 from flowcheck.ops.restore import verify_command
 from flowcheck.ops.restore.restore_command import restore
@@ -321,6 +322,30 @@ def test_stores_named_twice_and_another_set_are_refused(
     twice = PersistConfig(targets=(str(fresh / "a"), str(fresh / "b")), every_steps=1)
     with refused_as(told.SAME_FOLDER):
         saver_for(twice, tmp_path / "staging", shm / "state").save(1)
+
+
+@pytest.mark.parametrize("several", [True, False])
+@pytest.mark.parametrize("other", ["another", "run"])
+def test_another_that_saves_to_the_same_place_is_told(
+    replica: Replica, shm: Path, tmp_path: Path, other: str, several: bool
+) -> None:
+    """By a run of another name, and by one of the same name, as on another machine."""
+    one = PersistConfig(target=str(tmp_path / "kept"), every_steps=1)
+    own = config(tmp_path, 2, 1) if several else one
+    last = None
+    for step in (1, 2):
+        mine = saver_for(own, tmp_path / "staging", shm / "state")
+        mine.after = last
+        last = mine.save(step)
+        assert mine.beside is None
+        take(replica)
+    saver_for(own, tmp_path / "other", shm / "state", other).save(3)
+    take(replica)
+    mine = saver_for(own, tmp_path / "staging", shm / "state")
+    mine.after = last
+    mine.save(4)
+    assert mine.beside is not None
+    assert says(mine.beside, SAVED_BESIDE, name="step-3", run=other)
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

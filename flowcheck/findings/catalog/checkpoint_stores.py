@@ -172,3 +172,12 @@ SEVERAL_OF_STEP = Entry(
     "place of the folder: {folder}/NAME; its manifest has the digest, `steps.jsonl` of the run "
     "those of its past.",
 )
+SAVED_BESIDE = Entry(
+    "store.saved_beside",
+    "{target}: another chain saves here too: {name}, by the run {run}",
+    cause="Two job files name one place. `latest` and a restore without `--step` give whichever "
+    "saved last.",
+    remedy="Give each chain a `target` or `targets` of its own in `[persist]`. Restore this run's "
+    "steps by their numbers.",
+    section="saving",
+)

@@ -84,6 +84,8 @@ class PersistService:
         """What the save in progress noted at the target; None: nothing."""
         self._scrub = scrub_turns(run, config.persist) if config.persist.targets else None
         self._told_lacking: list[Finding] = []
+        self._last: LedgerEntry | None = None
+        """What this process saved last."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -162,7 +164,7 @@ class PersistService:
         failure."""
         try:
             saver = saver_of(self._run, self._config)
-            saver.on_phase = self._phase
+            saver.on_phase, saver.after = self._phase, self._last
             self._saver = saver
             if step is None:
                 self._saved = saver.durable_after_cleanup()
@@ -228,6 +230,9 @@ class PersistService:
             short = self._saver.short
             if short is not None and short != told.short:
                 self._say(short)
+            if self._saver.beside is not None and told.beside is None:
+                self._say(self._saver.beside)
+            told.beside, self._last = self._saver.beside, saved
             told.short = short
             if short is not None and self._scrub is not None:
                 self._scrub.hurry()

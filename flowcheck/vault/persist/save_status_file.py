@@ -37,6 +37,8 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     """Why the newest durable checkpoint is not called exact; None: nothing says so."""
     short: Finding | None = None
     """Which of several stores have not taken the checkpoint that was saved last; None: all have."""
+    beside: Finding | None = None
+    """That another chain saves to the target too; None: nothing tells so."""
     scrubbed_s: float = 0.0
     """Time at which all blocks of all saves on several stores had been read last."""
     took_s: float = 0.0

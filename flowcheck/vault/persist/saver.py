@@ -25,6 +25,7 @@ from typing import Protocol
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.config import PersistConfig
 from flowcheck.errors import FlowCheckError, StateError, naming_file
+from flowcheck.findings.catalog.checkpoint_stores import SAVED_BESIDE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, latest_name
@@ -105,6 +106,10 @@ class Saver:
         self.pace = TransferPace(config.rate_limit_bytes_s)
         self.on_phase: Callable[[str, Step, int], None] = lambda *_: None
         """Called at the start of each phase with (phase, step, bytes; 0: not known)."""
+        self.after: LedgerEntry | None = None
+        """What this process saved last; None: nothing yet."""
+        self.beside: Finding | None = None
+        """That another process saves to the target meanwhile; None: nothing tells so."""
         self._far = False
         """Whether the save in progress waits for a remote target."""
 
@@ -247,6 +252,7 @@ class Saver:
     def _finish(self, ledger: Ledger, name: str, found: CheckpointListing) -> LedgerEntry:
         """Steps 3 to 6 of a save, for a checkpoint that is written and verified."""
         self.pace.heartbeat()
+        self.beside = self._saved_beside(ledger, name)
         known = ledger.entry(name)
         entry = LedgerEntry(
             name=name,
@@ -261,6 +267,17 @@ class Saver:
         )
         self._name_latest(self._noted(ledger.with_entry(entry)), entry)
         return entry
+
+    def _saved_beside(self, ledger: Ledger, name: str) -> Finding | None:
+        """By the newest that somebody saved since this process saved: whatever its run is called,
+        as runs of two machines may have one name."""
+        if self.after is None:
+            return None
+        since, known = self.after.saved, (self.after.name, name)
+        others = [e for e in ledger.entries if e.saved > since and e.name not in known]
+        if not others:
+            return None
+        return SAVED_BESIDE(target=self._place.url, name=others[-1].name, run=others[-1].run)
 
     def _name_latest(self, ledger: Ledger, entry: LedgerEntry) -> Ledger:
         """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints. While

@@ -208,6 +208,8 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     """Failed attempts since the last success."""
     short: Finding | None = None
     """Which of several stores lack the checkpoint that was saved last; None: none does."""
+    beside: Finding | None = None
+    """That another chain saves to the target too; None: nothing tells so."""
     scrubbed_time_ns: int | None = None
     """When all blocks of all saves on several stores had been read last; None: never."""
     doubt: Finding | None = None

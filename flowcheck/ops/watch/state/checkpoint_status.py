@@ -50,6 +50,7 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         attempts=found.attempts,
         doubt=found.doubt,
         short=found.short,
+        beside=found.beside,
         scrubbed_time_ns=int(found.scrubbed_s * 1e9) if found.scrubbed_s else None,
         exact_step=found.exact_step,
         exact_name=found.exact_name,
@@ -100,6 +101,7 @@ def _with_exact_of(known: DurableCheckpoint, own: DurableCheckpoint) -> DurableC
         own,
         doubt=known.doubt,
         short=known.short,
+        beside=known.beside,
         scrubbed_time_ns=known.scrubbed_time_ns,
         exact_step=known.exact_step,
         exact_name=known.exact_name,
@@ -155,6 +157,8 @@ def checkpoint_sentences(
         yield f"  [red]{escape(str(own.doubt))}[/]", own.doubt
     if own.short is not None:
         yield f"  [yellow]{escape(str(own.short))}[/]", own.short
+    if own.beside is not None:
+        yield f"  [red]{escape(str(own.beside))}[/]", own.beside
     if own.scrubbed_time_ns is not None:
         ago = _ago(_age_s(own.scrubbed_time_ns / 1e9))
         yield f"  every block of the saves of that time was read {ago} ago", None
