@@ -3,13 +3,18 @@ names."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from support.persisting import replica_in, saver_for, take
 from support.refused_as import refused_as
 
-from flowcheck.config import OptimizerConfig, job_from
+import flowcheck
+from flowcheck.config import OptimizerConfig, PersistConfig, job_from
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.checkpoint_damage import NO_SUCH_CHECKPOINT
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_INT
@@ -20,6 +25,8 @@ from flowcheck.findings.catalog.refused_restores import (
 )
 from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
+from flowcheck.ops.restore.restore_command import restore
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
 from flowcheck.replica.checkpoint import checkpoint_save
@@ -63,6 +70,33 @@ def test_the_checkpoint_that_was_kept_at_the_end_is_taken(tmp_path: Path, saved:
         assert np.array_equal(values.numpy().reshape(-1), own)
     with refused_as(STEP_NOT_KEPT, step=2):
         newest_step(run, settle=True, step=2)
+
+
+def test_a_step_on_several_stores_is_read_back_by_the_run_also_without_the_first_store(
+    tmp_path: Path, shm: Path
+) -> None:
+    made = replica_in(shm / "state", 1000)
+    take(made)
+    stores = [tmp_path / name for name in "abc"]
+    targets = [str(one) for one in stores]
+    own = PersistConfig(targets=tuple(targets), every_steps=1)
+    saver_for(own, tmp_path / "staging", shm / "state").save(1)
+    made.close()
+    stated: dict[str, Any] = {"source": [{"file": "x"}], "optimizer": OPTIMIZER}
+    stated["persist"] = {"targets": targets, "every_steps": 1}
+    run, _ = create_run(job_from(stated), tmp_path / "run")
+    end = JobEnd(step=1, checkpoint=str(stores[0] / "step-1"))
+    record_end(run, EndKind.DRAINED, SIGNAL_INT(), [end], 10**18)
+    run.remove(keep_records=True)
+    wanted = flowcheck.load(stores[1])["model"]
+    for number in range(2):
+        output = tmp_path / f"{number}.pt"
+        source = StepSource(run=run.root)
+        restore(RestoreRequest(source=source, output=output, form="torch"))
+        for tree in (torch.load(output), flowcheck.load(run.root)):
+            assert tree["step"] == 1
+            assert all(torch.equal(tree["model"][name], one) for name, one in wanted.items())
+        shutil.rmtree(stores[0], ignore_errors=True)
 
 
 def test_a_step_that_is_not_applied_yet_is_not_said_to_be_dropped(tmp_path: Path) -> None:

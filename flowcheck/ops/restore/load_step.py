@@ -18,7 +18,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.checkpoint_doubts import basis_of
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of, is_url
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.ops.restore.step_lookup import newest_step, output_of_step, refuse_tainted
+from flowcheck.ops.restore.step_lookup import (
+    newest_step,
+    output_of_step,
+    refuse_tainted,
+    step_on_stores,
+)
 from flowcheck.private_files import user_name
 from flowcheck.replica.checkpoint_files.manifest import load_manifest, manifest_path
 from flowcheck.replica.user_code import user_code_forbidden
@@ -58,6 +63,17 @@ def load(
     chain = RunDir(Path(where))
     if not chain.config.is_file():
         return _read(chain.root, step, form, refusals)
+    if (on_stores := step_on_stores(chain, step, allow_tainted=allow_tainted)) is not None:
+        store, step = on_stores
+        return load(
+            store,
+            step,
+            form,
+            token_file,
+            ca,
+            allow_tainted=allow_tainted,
+            despite_audit=despite_audit,
+        )
     with user_code_forbidden(_strangers(chain.root)):
         found = newest_step(chain, settle=False, step=step, allow_tainted=allow_tainted)
         refusals.check_doubt(found.snapshot.step, found.assumed)

@@ -32,6 +32,7 @@ from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
 from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
+from flowcheck.ops.restore.step_lookup import step_on_stores
 from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
@@ -114,6 +115,15 @@ def _local_source(
             raise ConfigError("--job", source.job, JOB_OF_A_RUN())
         assert source.run is not None
         source = replace(source, run=job_run_root(source.run, source.job))
+    chain = source.chain
+    if chain is not None and chain.config.is_file():
+        on_stores = step_on_stores(chain, source.step, allow_tainted=source.allow_tainted)
+        if on_stores is not None:
+            store, step = on_stores
+            own = replace(source, run=None, job=None, checkpoint=store, step=step)
+            with _local_source(replace(request, source=own), protected) as there:
+                yield there
+            return
     yield source
 
 

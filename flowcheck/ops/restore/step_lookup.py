@@ -87,6 +87,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     NO_OPTIONS,
     FormatOptions,
 )
+from flowcheck.vault.erasure.small_files import striped_step
 from flowcheck.vault.persist.checkpoint_of_step import checkpoint_of_step, newest_with_tainted
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
@@ -289,6 +290,18 @@ def _of_files(
     if journal is not None and step is None and not run.replica.exists():
         found = replace(found, later=more_behind(found.snapshot, chosen, Path(journal)))
     return untainted(found, allowed=allow_tainted)
+
+
+def step_on_stores(
+    run: RunDir, step: Step | None, *, allow_tainted: bool = False
+) -> tuple[Path, Step | None] | None:
+    """(a store, the step there) where a run that has ended left its step as blocks of several
+    stores; None: it did not, or its replica is still there."""
+    if run.replica.exists():
+        return None
+    kept = [path for path in checkpoints_of(run) if step in (None, step_in_folder_name(path))]
+    whole = [path for path in kept if allow_tainted or not _lacks_bytes(run, path)]
+    return striped_step((whole or kept)[-1]) if kept else None
 
 
 def _lacks_bytes(run: RunDir, checkpoint: Path) -> bool:

@@ -27,6 +27,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import step_in_name
 from flowcheck.vault.persist.checkpoint_of_step import step_of_checkpoint
+from flowcheck.vault.persist.storage_target import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,14 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(own, key=lambda path: (step_in_folder_name(path), path.name))
 
 
+def _where_it_is(run: RunDir, folder: Path) -> Path:
+    """The step's folder; of several stores at one that has it, if that which is named is gone."""
+    config = run.settings().persist
+    targets = () if config is None or folder.is_dir() else config.targets
+    others = (local_path(one) / folder.name for one in targets if "://" not in one)
+    return next((one for one in others if one.is_dir()), folder)
+
+
 def _kept_at_end(run: RunDir) -> list[Path]:
     """The folder that the record of the chain's end names as the job's checkpoint; []: it names
     none, or a URL."""
@@ -163,7 +172,7 @@ def _kept_at_end(run: RunDir) -> list[Path]:
     saved = jobs[run.reader].checkpoint if run.reader < len(jobs) else None
     if saved is None or "://" in saved:
         return []
-    folder = Path(saved)
+    folder = _where_it_is(run, Path(saved))
     if step_of_checkpoint(folder) is None:
         return []
     # Beside a tainted step the newest exact one was written, which `latest` names.
