@@ -41,6 +41,7 @@ from flowcheck.ops.restore import verify_command
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.download.striped_source import StripedSource, open_striped
 from flowcheck.vault.erasure import striped_target
 from flowcheck.vault.erasure.block_store import FolderStore
@@ -148,6 +149,25 @@ def test_torn_swapped_and_foreign_files_are_told_apart(
     shutil.rmtree(stores[1] / "step-1")
     with refused_as(told.TOO_FEW_SHARDS, found=1, needed=2):
         restored(stores[2], tmp_path / "none")
+
+
+def test_damaged_heads_are_told_and_a_store_without_its_list_is_named(
+    replica: Replica, shm: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    stores = saved(tmp_path, shm / "state", 2, 2)
+    for store, region in ((stores[0], "magic"), (stores[1], "digests")):
+        flip(store / "step-1" / SHARD, regions(store)[region])
+    source = open_striped(str(stores[3]), {}, 10.0)
+    assert source is not None
+    offer = source.find(1)
+    for file in offer.listing.files:
+        data = source.read(offer, file, 0, file.size_bytes)
+        assert hashlib.sha256(data).hexdigest() == whole[file.name]
+    (remark,) = source.remarks()
+    assert says(remark, told.HEADS_DAMAGED, stores=2, of=4, left=0)
+    (stores[0] / "stripes.json").unlink()
+    with refused_as(told.LIST_GONE):
+        download_step(str(stores[0]), 1, tmp_path / "none")
 
 
 class Killed(BaseException):

@@ -134,7 +134,8 @@ NO_STEP_THERE = Entry(
     "download.no_step",
     "{url}: there is no step {step}: {name} has no {manifest}",
     cause="The step is not there: it was removed by `keep_last`, or never saved.",
-    remedy="Leave `--step` out for the newest, or list the folder for those that are there.",
+    remedy="Leave `--step` out for the newest, or list the folder for those that are there. Where "
+    "steps are saved on several stores, and this one is empty or not mounted, name another one.",
 )
 DOUBTED_BY_SERVER = Entry(
     "download.doubted_by_server",

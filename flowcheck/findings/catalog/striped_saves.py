@@ -87,6 +87,19 @@ READ_WITHOUT = Entry(
     "be lost: {why}",
     remedy="Bring back the stores that are named, or keep a copy of the step that was read.",
 )
+HEADS_DAMAGED = Entry(
+    "stripes.heads_damaged",
+    "{stores} of {of} stores have files whose head, or list of digests, is damaged. Their blocks "
+    "are read by what the others say; {left} more may be lost: {why}",
+    remedy="A chain that runs makes these files again. Check the disks.",
+)
+LIST_GONE = Entry(
+    "stripes.list_gone",
+    "{ledger}: is of one of several stores, and the list of the others, stripes.json, is gone "
+    "there",
+    remedy="Name another one of the stores. A chain that saves there gives the list back, if an "
+    "empty file `stripes.new` lies in the folder.",
+)
 SAVED_WITHOUT = Entry(
     "stripes.saved_without",
     "{name} is durable on {took} of {stores} stores, and {left} of them may still be lost: {why}",

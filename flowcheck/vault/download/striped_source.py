@@ -113,9 +113,13 @@ class StripedSource(ObjectStoreSource):
         with self._lock:
             readers, self._readers = self._readers, {}
         for name, reader in readers.items():
-            if why := reader.without():
-                of = reader.layout.blocks
-                left = max(0, reader.layout.parity - len(why))
+            of, damaged = reader.layout.blocks, list(reader.found.damaged.values())
+            why = reader.without()
+            left = max(0, reader.layout.parity - len(why) - len(damaged))
+            if damaged:
+                heads = told.HEADS_DAMAGED(stores=len(damaged), of=of, left=left, why=damaged[:8])
+                self._remarks[f"{name}, heads"] = heads
+            if why:
                 remark = told.READ_WITHOUT(stores=len(why), of=of, left=left, why=why[:8])
                 self._remarks[name] = remark
 

@@ -22,6 +22,7 @@ from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.catalog.checkpoint_downloads import DOUBTED_BY_SERVER
 from flowcheck.findings.catalog.file_audits import DOUBTED
 from flowcheck.findings.catalog.lost_steps import CALLED_EXACT_BEFORE
+from flowcheck.findings.catalog.striped_saves import LIST_GONE
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import (
@@ -148,6 +149,8 @@ def decode(text: bytes | None, where: str) -> Ledger:
     try:
         ledger = msgspec.json.decode(text, type=Ledger)
     except DECODE_ERRORS as error:
+        if text.startswith(b'{"number":'):  # the line before small files of several stores
+            raise StateError(LIST_GONE(where)) from error
         raise StateError(stores.LEDGER_UNREADABLE(ledger=where, error=error)) from error
     if ledger.format != 1:
         raise StateError(stores.LEDGER_FORMAT(ledger=where, format=ledger.format))
