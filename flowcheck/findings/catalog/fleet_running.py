@@ -212,13 +212,15 @@ LIVES_JOINED = Entry(
 )
 STEP_ELSEWHERE = Entry(
     "fleet.step_elsewhere",
-    "chain {chain} does not run; its newest step that is exact elsewhere is {step}, on node {node}",
+    "chain {chain} does not run, or does not answer; its newest step that is exact elsewhere is {step}, on node {node}",
     remedy="`flowcheck fleet restore FILE.toml --format torch --out FILE` gives it.",
 )
 SHARD_LOST = Entry(
     "fleet.shard_lost",
-    "chain {chain} does not run, and no copy that answers has an exact step of it",
-    remedy="Look at its machine, and at those of its copies.",
+    "chain {chain} does not run, or does not answer, and no copy that answers has an exact step of "
+    "it",
+    remedy="Look at its machine, and at those of its copies: `flowcheck fleet up FILE.toml` starts "
+    "keepers that have ended.",
 )
 NODE_NEWER = Entry(
     "fleet.node_behind",
