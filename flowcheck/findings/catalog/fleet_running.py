@@ -212,7 +212,8 @@ LIVES_JOINED = Entry(
 )
 STEP_ELSEWHERE = Entry(
     "fleet.step_elsewhere",
-    "chain {chain} does not run, or does not answer; its newest step that is exact elsewhere is {step}, on node {node}",
+    "chain {chain} does not run, or does not answer; its newest step that is exact elsewhere is "
+    "{step}, on node {node}",
     remedy="`flowcheck fleet restore FILE.toml --format torch --out FILE` gives it.",
 )
 SHARD_LOST = Entry(
