@@ -93,7 +93,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
 
 
 def told(runs: list[RunDir], file: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    audit_command.run_of_shards(runs, file, None, as_json=True)
+    audit_command.audit_shards(runs, file, None, as_json=True)
     return json.loads(capsys.readouterr().out)
 
 
@@ -124,5 +124,5 @@ def test_nothing_is_written_down_where_a_later_shard_cannot_be_compared(
     for path in (runs[1].trace, runs[1].replica):
         path.unlink()
     with refused_as(NO_REPLICA, NO_REPLICA_YET):
-        audit_command.run_of_shards(runs, file, None, as_json=True)
+        audit_command.audit_shards(runs, file, None, as_json=True)
     assert not any(run.audits.exists() for run in runs)

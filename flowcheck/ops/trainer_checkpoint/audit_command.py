@@ -74,7 +74,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     the file does not fit."""
     runs = all_run_dirs(RunDir(root))
     if len(runs) > 1 and runs[0].settings().all_shards:
-        return run_of_shards(runs, file, step, as_json=as_json)
+        return audit_shards(runs, file, step, as_json=as_json)
     where = run_of_file(RunDir(root), file, step)
     template = read_checkpoint_template(where, file, step, may_be_rounded=True)
     found = compare_with_replica(where, template, file)
@@ -104,7 +104,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     return 0 if found.passed else DIFFERENT
 
 
-def run_of_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_json: bool) -> int:
+def audit_shards(runs: Sequence[RunDir], file: Path, step: Step | None, *, as_json: bool) -> int:
     """Compares each shard with its part of a checkpoint of the whole model. Nothing is written down
     before all were compared."""
     tree = checkpoint_io.read(file)

@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint.audit_command import append_base_line
-from flowcheck.ops.trainer_checkpoint.base_of_shards import run_of_shards
+from flowcheck.ops.trainer_checkpoint.base_of_shards import base_shards
 from flowcheck.ops.trainer_checkpoint.base_proof import (
     NO_POSITION,
     BaseCheckpoint,
@@ -47,7 +47,7 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
     """
     where = RunDir(root)
     if where.settings().all_shards and len(runs := all_run_dirs(where)) > 1:
-        return run_of_shards(runs, file, place, as_json=as_json)
+        return base_shards(runs, file, place, as_json=as_json)
     if _followed(where, place):
         step, told = replace_with_checkpoint(where, file)
         if as_json:

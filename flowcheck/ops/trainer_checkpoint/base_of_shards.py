@@ -64,7 +64,7 @@ class _Proved:
         return None if template is None else template.step
 
 
-def run_of_shards(
+def base_shards(
     runs: Sequence[RunDir], file: Path, place: LogPosition = NO_POSITION, *, as_json: bool
 ) -> int:
     """Gives each shard its part, and prints a report. runs: [shard]. Returns the exit code. Raises
@@ -83,7 +83,7 @@ def give_to_shards(
     runs: Sequence[RunDir], file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[Step, Finding]:
     """(step, why it is the state of the first shard that took it now). Raises as
-    `run_of_shards`."""
+    `base_shards`."""
     tree, earlier = read(file), given_to_shards(runs)
     proved = [_proved(n, runs, file, place, tree, earlier) for n in range(len(runs))]
     steps = [one.step for one in proved if one.step is not None]
