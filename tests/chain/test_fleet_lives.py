@@ -98,7 +98,9 @@ def test_a_shard_that_is_still_in_the_first_life_is_not_joined_with_the_second(
         own = None if found is None else found.life
         return None if own is None else (own.number, own.origin)
 
-    assert [life(name) for name in chains] == [(2, RESUMED_FROM)] * 2 + [(1, 0)] * 2
+    # A copy hears of the life beside its steps.
+    lives = [(2, RESUMED_FROM)] * 2 + [(1, 0)] * 2
+    wait_until(lambda: [life(name) for name in chains] == lives, LIMIT_S, "the lives")
     # Both have a step 5: one of them of the first life, the other of the second.
     five = fleet.chain("ring0"), fleet.chain("ring1")
     assert all(own is not None and KILLED_IN - 1 in own.exact for own in five)
