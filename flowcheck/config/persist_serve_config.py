@@ -29,7 +29,13 @@ from flowcheck.findings.catalog.striped_saves import (
 STORES_MAX = 32
 """Most stores of a job, and blocks k + m of a stripe. A choice: more than a job has; the code's
 field would take 255 (vault/erasure/isal_code.py)."""
+LOCAL_SCHEMES = ("", "file", "local")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def is_local_place(target: str) -> bool:
+    """Whether a target of `[persist]` is a folder, as a path or a URL."""
+    return urlsplit(target).scheme in LOCAL_SCHEMES
 
 
 class ServerSettings(Protocol):
@@ -120,7 +126,7 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     @property
     def is_local(self) -> bool:
         """Whether the target is a local folder that has whole checkpoints."""
-        return not self.targets and urlsplit(self.target).scheme in ("", "file", "local")
+        return not self.targets and is_local_place(self.target)
 
     def __post_init__(self) -> None:
         self._check_stores()

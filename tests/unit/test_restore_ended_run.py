@@ -27,7 +27,7 @@ from flowcheck.ops.lifecycle.chain_runner import create_run
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_end
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
-from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.ops.restore.step_lookup import newest_step, step_on_stores
 from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
@@ -97,6 +97,11 @@ def test_a_step_on_several_stores_is_read_back_by_the_run_also_without_the_first
             assert tree["step"] == 1
             assert all(torch.equal(tree["model"][name], one) for name, one in wanted.items())
         shutil.rmtree(stores[0], ignore_errors=True)
+    several, _ = create_run(job_from(stated | {"jobs": 2}), tmp_path / "several")
+    end = JobEnd(step=1, checkpoint=str(stores[1] / "step-1"))
+    record_end(several, EndKind.DRAINED, SIGNAL_INT(), [end, end], 10**18)
+    several.remove(keep_records=True)
+    assert step_on_stores(several, None) is None  # it is not the step of all its jobs
 
 
 def test_a_step_that_is_not_applied_yet_is_not_said_to_be_dropped(tmp_path: Path) -> None:

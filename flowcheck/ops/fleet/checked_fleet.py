@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from flowcheck.config import JobConfig, job_from, load_job
-from flowcheck.config.persist_serve_config import LOOPBACK
+from flowcheck.config.persist_serve_config import LOOPBACK, is_local_place
 from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.toml_file import read_toml
 from flowcheck.errors import ConfigError
@@ -174,7 +174,7 @@ def _check_places(config: FleetConfig, jobs: Sequence[Mapping[str, Any]]) -> Non
         persist = tables.get("persist", {})
         targets = [*persist.get("targets", ()), persist.get("target"), tables.get("checkpoint")]
         for target in filter(None, dict.fromkeys(targets)):
-            local = urlsplit(target).scheme in ("", "file", "local")
+            local = is_local_place(target)
             place = str(local_path(target).resolve()) if local else target.rstrip("/")
             key = own.node if local else "", place
             if (other := taken.setdefault(key, own.called)) != own.called:

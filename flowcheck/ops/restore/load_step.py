@@ -23,6 +23,7 @@ from flowcheck.ops.restore.step_lookup import (
     output_of_step,
     refuse_tainted,
     step_on_stores,
+    url_of_store,
 )
 from flowcheck.private_files import user_name
 from flowcheck.replica.checkpoint_files.manifest import load_manifest, manifest_path
@@ -32,7 +33,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import tree_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read
-from flowcheck.vault.erasure.small_files import striped_step
 
 
 def load(
@@ -48,11 +48,8 @@ def load(
 ) -> dict[str, Any]:
     """Loads a step; see `flowcheck.load`."""
     refusals = _Refusals(allow_tainted, despite_audit, None if run is None else Path(run))
-    if (striped := striped_step(Path(where))) is not None:
-        store, named = striped
-        if named is not None and step not in (None, named):
-            raise StateError(OTHER_STEP(path=where, found=str(named), step=step))
-        where, step = store.absolute().as_uri(), step if named is None else named
+    if (on_stores := url_of_store(Path(where), step)) is not None:
+        where, step = on_stores
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(
@@ -64,10 +61,8 @@ def load(
     if not chain.config.is_file():
         return _read(chain.root, step, form, refusals)
     if (on_stores := step_on_stores(chain, step, allow_tainted=allow_tainted)) is not None:
-        store, step = on_stores
         return load(
-            store,
-            step,
+            *on_stores,
             form,
             token_file,
             ca,

@@ -17,7 +17,6 @@ from flowcheck.findings.catalog.refused_restores import (
     NEWER_TAINTED,
     NOT_WITH_OPTION,
     ONE_TEMPLATE,
-    OTHER_STEP,
     URL_NAMES_JOB,
 )
 from flowcheck.findings.finding import Finding
@@ -32,13 +31,12 @@ from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
 from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
-from flowcheck.ops.restore.step_lookup import step_on_stores
+from flowcheck.ops.restore.step_lookup import step_on_stores, url_of_store
 from flowcheck.ops.watch.taint_table import print_tainted_models
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
 from flowcheck.step_numbers import Step, step_ranges
 from flowcheck.vault.checkpoint_formats.format_registry import format_named
-from flowcheck.vault.erasure.small_files import striped_step
 from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
 from flowcheck.vault.page_cache_warmup import warm_page_cache
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
@@ -97,7 +95,14 @@ def _local_source(
 ) -> Iterator[StepSource]:
     """Yields the source as a path on this machine: downloads a URL, and replaces a named job by its
     run directory."""
-    source = _of_stores(request.source)
+    source = request.source
+    if source.url is None:
+        if source.job is not None:
+            if source.checkpoint is not None:
+                raise ConfigError("--job", source.job, JOB_OF_A_RUN())
+            assert source.run is not None
+            source = replace(source, run=job_run_root(source.run, source.job))
+        source = _of_stores(source)
     if source.url is not None:
         if source.checkpoint is not None:
             raise ConfigError("--from", source.url, NOT_WITH_OPTION("--checkpoint"))
@@ -110,40 +115,22 @@ def _local_source(
                 source, url=None, checkpoint=there.folder, shown_as=where, doubts=there.doubts
             )
         return
-    if source.job is not None:
-        if source.checkpoint is not None:
-            raise ConfigError("--job", source.job, JOB_OF_A_RUN())
-        assert source.run is not None
-        source = replace(source, run=job_run_root(source.run, source.job))
-    chain = source.chain
-    if chain is not None and chain.config.is_file():
-        on_stores = step_on_stores(chain, source.step, allow_tainted=source.allow_tainted)
-        if on_stores is not None:
-            store, step = on_stores
-            own = replace(source, run=None, job=None, checkpoint=store, step=step)
-            with _local_source(replace(request, source=own), protected) as there:
-                yield there
-            return
     yield source
 
 
 def _of_stores(source: StepSource) -> StepSource:
-    """A folder that is one of several stores as its URL. Raises StateError where it names another
-    step than the one that is wanted."""
-    if source.checkpoint is None or source.url is not None:
+    """A folder that is one of several stores, or a run that left its step there, as a URL. Raises
+    StateError where the folder names another step than the one that is wanted."""
+    found, chain = None, source.chain
+    if source.checkpoint is not None:
+        found = url_of_store(source.checkpoint, source.step)
+    elif chain is not None and chain.config.is_file():
+        found = step_on_stores(chain, source.step, allow_tainted=source.allow_tainted)
+        source = source if found is None else replace(source, run=None, job=None)
+    if found is None:
         return source
-    if (striped := striped_step(source.checkpoint)) is None:
-        return source
-    store, named = striped
-    if named is not None and source.step not in (None, named):
-        found, wanted = str(named), source.step
-        raise StateError(OTHER_STEP(path=source.checkpoint, found=found, step=wanted))
-    return replace(
-        source,
-        url=store.absolute().as_uri(),
-        checkpoint=None,
-        step=source.step if named is None else named,
-    )
+    url, step = found
+    return replace(source, url=url, checkpoint=None, step=step)
 
 
 def _check_form(request: RestoreRequest) -> None:

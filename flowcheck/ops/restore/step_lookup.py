@@ -72,6 +72,7 @@ from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.audit_history import doubts_of
 from flowcheck.stages.job_state.lifecycle_record_reader import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of_run
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
@@ -292,16 +293,27 @@ def _of_files(
     return untainted(found, allowed=allow_tainted)
 
 
+def url_of_store(folder: Path, step: Step | None) -> tuple[str, Step | None] | None:
+    """(URL of the store, the step) of a folder that is one of several stores, or a step's there;
+    None: it is neither. step: that is wanted. Raises StateError where it is another one."""
+    if (striped := striped_step(folder)) is None:
+        return None
+    store, named = striped
+    if named is not None and step not in (None, named):
+        raise StateError(OTHER_STEP(path=folder, found=str(named), step=step))
+    return store.absolute().as_uri(), step if named is None else named
+
+
 def step_on_stores(
     run: RunDir, step: Step | None, *, allow_tainted: bool = False
-) -> tuple[Path, Step | None] | None:
-    """(a store, the step there) where a run that has ended left its step as blocks of several
-    stores; None: it did not, or its replica is still there."""
-    if run.replica.exists():
+) -> tuple[str, Step | None] | None:
+    """(URL of a store, the step there) where a run that has ended left its step as blocks of
+    several stores; None: it did not, its replica is still there, or it is of several jobs."""
+    if run.replica.exists() or len(all_run_dirs(run)) > 1:
         return None
     kept = [path for path in checkpoints_of(run) if step in (None, step_in_folder_name(path))]
     whole = [path for path in kept if allow_tainted or not _lacks_bytes(run, path)]
-    return striped_step((whole or kept)[-1]) if kept else None
+    return url_of_store((whole or kept)[-1], step) if kept else None
 
 
 def _lacks_bytes(run: RunDir, checkpoint: Path) -> bool:

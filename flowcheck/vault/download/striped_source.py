@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 
+from flowcheck.config.persist_serve_config import LOCAL_SCHEMES
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import striped_saves as told
 from flowcheck.findings.finding import Finding
@@ -17,11 +18,7 @@ from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.untrusted_paths import is_checkpoint_name
 from flowcheck.vault.download.download_source import AvailableStep, ObjectStoreSource
-from flowcheck.vault.erasure.block_store import (
-    LOCAL_SCHEMES,
-    BlockStore,
-    open_store,
-)
+from flowcheck.vault.erasure.block_store import BlockStore, open_store
 from flowcheck.vault.erasure.isal_code import check_isal
 from flowcheck.vault.erasure.save_reader import SaveReader, find_save, manifest_of
 from flowcheck.vault.erasure.small_files import (

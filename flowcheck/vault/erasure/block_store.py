@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from flowcheck.atomic_write import atomic_path_per_process, fsync_path
+from flowcheck.config.persist_serve_config import is_local_place
 from flowcheck.errors import FlowCheckError, StateError, naming_file
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
@@ -26,7 +27,6 @@ from flowcheck.vault.persist.store_errors import store_error_finding
 SHARD = "blocks.stripe"
 """Name of the file with a shard, in the checkpoint's folder at a store."""
 OWN_FILES = (SHARD, MANIFEST)
-LOCAL_SCHEMES = ("", "file", "local")
 Made = TypeVar("Made")
 
 
@@ -150,7 +150,7 @@ def open_store(
 ) -> BlockStore:
     """The store at a URL. options: as `options_of` takes them. key: as in `open_file_system`.
     Raises ConfigError for a URL that cannot be opened."""
-    if urlsplit(url).scheme in LOCAL_SCHEMES:
+    if is_local_place(url):
         return FolderStore(local_path(url).absolute())
     return RemoteStore(
         url, open_file_system(url, options_of(url, options), timeout_s, key), journal

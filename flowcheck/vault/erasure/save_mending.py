@@ -23,7 +23,7 @@ from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.vault.erasure import shard_file as files
 from flowcheck.vault.erasure.block_store import SHARD, BlockStore
 from flowcheck.vault.erasure.save_reader import FoundSave, SaveReader, find_save, manifest_of
-from flowcheck.vault.erasure.shard_check import shard_is_whole
+from flowcheck.vault.erasure.shard_check import blocks_there, shard_is_whole
 from flowcheck.vault.erasure.store_group import StoreGroup
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
@@ -121,21 +121,21 @@ class SaveMender:
     ) -> Finding | None:
         layout, path = found.header.layout, found.path()
         where = f"{store.url}/{path}"
-        whole = found.blocks_begin + layout.shard_bytes + len(found.table) + files.DIGEST_BYTES
-        if store.size(path) != whole:
+        if store.size(path) != files.file_bytes(layout, len(found.text)):
             return told.SHARD_DAMAGED(file=where, part="length")
         if store.target.read(f"{found.header.name}/{MANIFEST}") != manifest:
             return told.NOT_THERE(f"{store.url}/{found.header.name}/{MANIFEST}")
         key = found.header.name, store.url
-        for stripe in range(self._checked.get(key, 0), layout.stripes) if deep else ():
-            size = layout.block_size(stripe)
-            self._pace.wait_to_send(size)
-            data = store.part(path, found.blocks_begin + stripe * layout.block_bytes, size)
-            wanted = files.digest_in_table(found.table, layout, stripe, shard)
-            if xxhash.xxh3_128_digest(data) != wanted:
+        if not deep:
+            return None
+        first, begin = self._checked.get(key, 0), found.blocks_begin
+        for stripe, is_whole in blocks_there(store, path, begin, layout, found.table, shard, first):
+            if not is_whole:
                 return told.BLOCK_DAMAGED(file=where, stripe=stripe)
-            self._pace.note_moved(size)
             self._checked[key] = stripe + 1
+            size = layout.block_size(stripe)
+            self._pace.note_moved(size)
+            self._pace.wait_to_send(size)
         return None
 
     def _mend_at(

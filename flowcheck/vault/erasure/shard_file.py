@@ -169,6 +169,11 @@ def table_bytes(layout: StripeLayout) -> int:
     return layout.stripes * layout.blocks * DIGEST_BYTES
 
 
+def file_bytes(layout: StripeLayout, header_bytes: int) -> int:
+    """Of the file of one shard."""
+    return PREFIX_BYTES + header_bytes + layout.shard_bytes + table_bytes(layout) + DIGEST_BYTES
+
+
 def table_digest(identity: bytes, table: bytes) -> bytes:
     return xxhash.xxh3_128_digest(identity + table)
 

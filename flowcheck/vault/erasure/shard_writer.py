@@ -78,7 +78,7 @@ def write_store_shards(
             put(shard, tail)
             file.flush()
             os.fsync(file.fileno())
-    whole = len(files.prefix_of(0, text)) + len(text) + layout.shard_bytes + len(tail)
+    whole = files.file_bytes(layout, len(text))
     told = {shard: one.hexdigest() for shard, one in sums.items()}
     return [WrittenShard(whole, told.get(shard, "")) for shard in range(len(places))]
 

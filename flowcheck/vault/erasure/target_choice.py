@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from flowcheck.config import PersistConfig
-from flowcheck.vault.erasure.block_store import LOCAL_SCHEMES, open_store
+from flowcheck.config.persist_serve_config import is_local_place
+from flowcheck.vault.erasure.block_store import open_store
 from flowcheck.vault.erasure.isal_code import check_isal
 from flowcheck.vault.erasure.striped_target import StripedTarget
 from flowcheck.vault.persist.local_folder import LocalFolder
@@ -52,5 +52,5 @@ def check_target(config: PersistConfig) -> None:
     if config.targets:
         check_isal()
     for url in config.targets or (config.target,):
-        if urlsplit(url).scheme not in LOCAL_SCHEMES:
+        if not is_local_place(url):
             file_system_class(url, "persist.targets" if config.targets else "persist.target")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.config.persist_serve_config import is_local_place
 from flowcheck.errors import RingError, StateError
 from flowcheck.ops.watch.state.saved_steps import durable_save, saved_checkpoints
 from flowcheck.ops.watch.state.shutdown_record import read_end
@@ -157,7 +158,7 @@ def _where_it_is(run: RunDir, folder: Path) -> Path:
     """The step's folder; of several stores at one that has it, if that which is named is gone."""
     config = run.settings().persist
     targets = () if config is None or folder.is_dir() else config.targets
-    others = (local_path(one) / folder.name for one in targets if "://" not in one)
+    others = (local_path(one) / folder.name for one in targets if is_local_place(one))
     return next((one for one in others if one.is_dir()), folder)
 
 
